@@ -1,0 +1,64 @@
+// models: one file a model.
+//
+// A model file holds an option struct with its table, a function that builds the layer graph, and
+// the function that registers both; CMake finds the file by itself:
+//
+//   namespace runner::models {
+//   namespace {
+//   struct Options { std::vector<std::int64_t> hidden = {128}; };
+//   constexpr auto kRows = registry::rows<Options>({
+//       {.name = "hidden", .member = &Options::hidden, .doc = "units of each hidden layer",
+//        .range = registry::at_least(1)},
+//   });
+//   static_assert(registry::covers<Options>(kRows));
+//   graph::Graph build(const Options& options, const Task& task) { … }
+//   }  // namespace
+//   void register_mlp(Models& models) {
+//     models.add(model<Options>("mlp", "multi-layer perceptron", kRows, build));
+//   }
+//   }  // namespace runner::models
+#pragma once
+
+#include <any>
+#include <functional>
+#include <string_view>
+
+#include "registry/catalog.h"
+#include "runner/graph/graph.h"
+
+namespace runner::models {
+
+/// What the dataset and the loss ask of a model.
+struct Task {
+  graph::Shape input;         ///< of one sample
+  std::int64_t outputs = 0;   ///< numbers a sample that the model must give: classes, or target values
+};
+
+struct Model : registry::Entry {
+  /// `options` holds the model's own struct. Throws graph::ShapeError.
+  std::function<graph::Graph(const std::any& options, const Task& task)> build;
+};
+
+using Models = registry::Catalog<Model>;
+
+/// A catalog entry from a model file's parts.
+template <class O, std::size_t N>
+Model model(std::string_view name, std::string_view doc, const std::array<registry::Row<O>, N>& rows,
+            graph::Graph (*build)(const O&, const Task&)) {
+  Model entry;
+  entry.name = name;
+  entry.doc = doc;
+  entry.options = &registry::table_of<O>(rows);
+  entry.defaults = O{};
+  entry.build = [build](const std::any& options, const Task& task) {
+    return build(std::any_cast<const O&>(options), task);
+  };
+  return entry;
+}
+
+/// Registers every model of this folder (generated from the list of files).
+void register_all(Models& models);
+/// All models, registered once.
+[[nodiscard]] const Models& all();
+
+}  // namespace runner::models
