@@ -115,8 +115,8 @@ struct Component {
 /// Where a value came from.
 struct Origin {
   enum class Kind { default_value, file, argument, inferred } kind = Kind::default_value;
-  diag::Span value;  ///< the value's place
-  diag::Span key;    ///< the key's place
+  diag::Span value;                    ///< the value's place
+  diag::Span key;                      ///< the key's place
   std::vector<diag::Span> overridden;  ///< places whose value lost, oldest first
 };
 
@@ -138,9 +138,9 @@ struct Experiment {
   Slurm slurm;
   Sweep sweep;
   Component model, dataset, optimizer, scheduler, loss;
-  std::vector<Setting> settings;           ///< every key of every section, in the canonical order
-  std::map<std::string, Origin> origins;   ///< of every path written, array elements included
-  std::filesystem::path file;              ///< the experiment file; empty in a worker
+  std::vector<Setting> settings;          ///< every key of every section, in the canonical order
+  std::map<std::string, Origin> origins;  ///< of every path written, array elements included
+  std::filesystem::path file;             ///< the experiment file; empty in a worker
 
   /// True if a file or an argument wrote the key.
   [[nodiscard]] bool is_set(std::string_view key) const;
@@ -169,6 +169,15 @@ struct SectionInfo {
 /// the place of what was wrong.
 [[nodiscard]] Experiment decode(const registry::Value::Table& values,
                                 std::map<std::string, Origin> origins, diag::Sink& sink);
+
+/// Sets a key that nobody wrote to an inferred value (which must fit it); `loss.name = …` also
+/// picks the component. The setting's origin becomes `inferred`.
+void infer(Experiment& experiment, std::string_view key, const registry::Value& value);
+
+/// The row of a key given the experiment's components ("optimizer.lr" under the chosen optimizer);
+/// nullptr if nothing reads such a key.
+[[nodiscard]] const registry::OptionInfo* find_option(const registry::Value::Table& values,
+                                                      std::string_view key);
 
 /// The resolved values as nested tables in canonical order; `decode` of it gives the same
 /// experiment. Options that are absent are left out.
