@@ -1,7 +1,7 @@
 // plan: what will happen, as a value.
 //
-// Everything that the experiment and the machine decide together: devices, processes, batches, steps,
-// costs, and each value that was inferred with its reason. It prints (print.h), it is what
+// Everything that the experiment and the machine decide together: devices, processes, batches,
+// steps, costs, and each value that was inferred with its reason. It prints (print.h), it is what
 // `--plan --format json` shows, and its JSON is all that a worker receives.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace runner::plan {
 enum class Mode { fit, test };
 
 struct Devices {
-  std::string type = "cpu";       ///< "cpu" or "cuda"; a value, so that other kinds need no new path
+  std::string type = "cpu";  ///< "cpu" or "cuda"; a value, so that other kinds need no new path
   std::vector<std::int64_t> ids;  ///< GPU ids on each node, root first; empty on the CPU
   std::string note;               ///< "id 0 of the mask (physical 1)", …
 };
@@ -42,16 +42,16 @@ struct Plan {
   std::int64_t batch_size = 0;       ///< per process
   std::int64_t effective_batch = 0;  ///< batch x replicas x accumulate
   std::int64_t train_samples = 0, validation_samples = 0, test_samples = 0;  ///< 0: unknown or none
-  std::int64_t batches_per_epoch = 0;     ///< of a process, after limits
-  std::int64_t validation_batches = 0;    ///< of a process, after limits; 0: no validation
-  std::int64_t steps_per_epoch = 0;       ///< optimizer steps
+  std::int64_t batches_per_epoch = 0;   ///< of a process, after limits
+  std::int64_t validation_batches = 0;  ///< of a process, after limits; 0: no validation
+  std::int64_t steps_per_epoch = 0;     ///< optimizer steps
   std::optional<std::int64_t> max_epochs;
   std::optional<std::int64_t> max_steps;  ///< total, if known
   std::optional<std::int64_t> max_seconds;
 
-  std::string loss;                      ///< name of the loss
-  std::vector<std::string> metrics;      ///< "accuracy", …
-  std::optional<std::string> monitor;    ///< "val_loss"
+  std::string loss;                    ///< name of the loss
+  std::vector<std::string> metrics;    ///< "accuracy", …
+  std::optional<std::string> monitor;  ///< "val_loss"
   bool monitor_max = false;
 
   std::int64_t parameters = 0;
@@ -63,10 +63,11 @@ struct Plan {
 
   // Where things are; empty in a plan that is only shown.
   std::string run_folder;
-  std::string base_folder;             ///< folder of the experiment file
-  std::string shared_folder;           ///< data that ships with runner
-  std::optional<std::string> resume_from;  ///< a checkpoint folder, verified; also what `test` loads
-  std::int64_t csv_bytes = 0;          ///< length of metrics.csv that belongs to resume_from
+  std::string base_folder;    ///< folder of the experiment file
+  std::string shared_folder;  ///< data that ships with runner
+  std::optional<std::string>
+      resume_from;             ///< a checkpoint folder, verified; also what `test` loads
+  std::int64_t csv_bytes = 0;  ///< length of metrics.csv that belongs to resume_from
   std::string command_line;
   std::string version, git_commit;
   bool quiet = false;
