@@ -17,7 +17,8 @@ struct Entry {
   std::string_view name;
   std::string_view doc;  ///< one line, lower-case, no final period
   const OptionTable* options = nullptr;
-  std::any defaults;  ///< a default-constructed option struct; copied and filled by the config layer
+  std::any
+      defaults;  ///< a default-constructed option struct; copied and filled by the config layer
 };
 
 /// The registered models, datasets, …, in order of registration.

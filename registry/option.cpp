@@ -9,9 +9,10 @@ namespace runner::registry {
 
 namespace {
 
-std::string number(double v) { return std::floor(v) == v && std::abs(v) < 1e15
-                                          ? std::to_string(static_cast<std::int64_t>(v))
-                                          : to_toml(Value(v)); }
+std::string number(double v) {
+  return std::floor(v) == v && std::abs(v) < 1e15 ? std::to_string(static_cast<std::int64_t>(v))
+                                                  : to_toml(Value(v));
+}
 
 /// "the string 'x'", "the float 0.5", "a table".
 std::string shown(const Value& value) {
@@ -67,7 +68,8 @@ std::string Range::text() const {
   const bool low = std::isfinite(min);
   const bool high = std::isfinite(max);
   if (low && high) {
-    return (min_open ? "above " : "") + number(min) + " to " + (max_open ? "below " : "") + number(max);
+    return (min_open ? "above " : "") + number(min) + " to " + (max_open ? "below " : "") +
+           number(max);
   }
   if (low) return (min_open ? "above " : "at least ") + number(min);
   if (high) return (max_open ? "below " : "at most ") + number(max);

@@ -8,8 +8,10 @@
 //     std::string activation = "relu";
 //   };
 //   constexpr auto kRows = registry::rows<Options>({
-//       {.name = "width", .member = &Options::width, .doc = "units of the layer", .range = at_least(1)},
-//       {.name = "activation", .member = &Options::activation, .doc = "…", .choices = {"relu", "gelu"}},
+//       {.name = "width", .member = &Options::width, .doc = "units of the layer", .range =
+//       at_least(1)},
+//       {.name = "activation", .member = &Options::activation, .doc = "…", .choices = {"relu",
+//       "gelu"}},
 //   });
 //   static_assert(registry::covers<Options>(kRows));   // a member without a row doesn't compile
 #pragma once
@@ -71,11 +73,10 @@ class Choices {
 
 /// Where an option lives in its struct. A `Value` member takes anything; its owner judges it.
 template <class O>
-using Member =
-    std::variant<bool O::*, std::int64_t O::*, double O::*, std::string O::*,
-                 std::optional<std::int64_t> O::*, std::optional<double> O::*,
-                 std::optional<std::string> O::*, std::vector<std::int64_t> O::*,
-                 std::vector<double> O::*, std::vector<std::string> O::*, Value O::*>;
+using Member = std::variant<bool O::*, std::int64_t O::*, double O::*, std::string O::*,
+                            std::optional<std::int64_t> O::*, std::optional<double> O::*,
+                            std::optional<std::string> O::*, std::vector<std::int64_t> O::*,
+                            std::vector<double> O::*, std::vector<std::string> O::*, Value O::*>;
 
 template <class O>
 struct Row {
@@ -127,9 +128,9 @@ struct OptionInfo {
 
 /// A value that an option doesn't take, in the words of a diagnostic.
 struct Misfit {
-  std::string message;            ///< "expected an integer, at least 1, found the string 'x'"
+  std::string message;               ///< "expected an integer, at least 1, found the string 'x'"
   std::optional<std::size_t> index;  ///< the element of a list at fault
-  std::string suggestion;         ///< the nearest choice; may be empty
+  std::string suggestion;            ///< the nearest choice; may be empty
 };
 
 /// The table of one component with its struct's type erased.
@@ -214,7 +215,8 @@ class TypedTable final : public OptionTable {
             const auto words = row.choices.words();
             return OptionInfo{
                 .name = row.name,
-                .type = std::string(row.type.empty() ? detail::type_of(&(defaults.*member)) : row.type),
+                .type =
+                    std::string(row.type.empty() ? detail::type_of(&(defaults.*member)) : row.type),
                 .doc = row.doc,
                 .range = row.range,
                 .choices = {words.begin(), words.end()},

@@ -78,9 +78,9 @@ std::vector<Diagnostic> Sink::sorted() const {
 }
 
 std::size_t Sink::errors() const {
-  return static_cast<std::size_t>(std::count_if(
-      diagnostics_.begin(), diagnostics_.end(),
-      [](const Diagnostic& d) { return info(d.code).severity == Severity::error; }));
+  return static_cast<std::size_t>(
+      std::count_if(diagnostics_.begin(), diagnostics_.end(),
+                    [](const Diagnostic& d) { return info(d.code).severity == Severity::error; }));
 }
 
 std::size_t Sink::warnings() const {
@@ -93,11 +93,16 @@ Exit Sink::exit() const {
   Exit gravest = Exit::ok;
   const auto gravity = [](Exit e) {
     switch (e) {
-      case Exit::ok: return 0;
-      case Exit::machine: return 1;
-      case Exit::failed: return 2;
-      case Exit::incompatible: return 3;
-      case Exit::invalid: return 4;
+      case Exit::ok:
+        return 0;
+      case Exit::machine:
+        return 1;
+      case Exit::failed:
+        return 2;
+      case Exit::incompatible:
+        return 3;
+      case Exit::invalid:
+        return 4;
     }
     return 0;
   };

@@ -71,9 +71,12 @@ std::string excerpt(const Span& at, const Style& s) {
 
 std::string_view word(Severity severity) {
   switch (severity) {
-    case Severity::note: return "note";
-    case Severity::warning: return "warning";
-    case Severity::error: return "error";
+    case Severity::note:
+      return "note";
+    case Severity::warning:
+      return "warning";
+    case Severity::error:
+      return "error";
   }
   return "";
 }
@@ -82,12 +85,18 @@ std::string_view word(Severity severity) {
 std::string escaped(std::string_view text, bool property) {
   std::string out;
   for (const char c : text) {
-    if (c == '%') out += "%25";
-    else if (c == '\r') out += "%0D";
-    else if (c == '\n') out += "%0A";
-    else if (property && c == ':') out += "%3A";
-    else if (property && c == ',') out += "%2C";
-    else out += c;
+    if (c == '%')
+      out += "%25";
+    else if (c == '\r')
+      out += "%0D";
+    else if (c == '\n')
+      out += "%0A";
+    else if (property && c == ':')
+      out += "%3A";
+    else if (property && c == ',')
+      out += "%2C";
+    else
+      out += c;
   }
   return out;
 }
@@ -137,8 +146,8 @@ std::string render_text(const Diagnostic& d, bool color) {
   out += excerpt(d.at, s);
   for (const Note& note : d.notes) {
     const std::string where = place(note.at);
-    out += std::string(s.blue) + "     = " + std::string(s.reset) + "note: " +
-           (where.empty() ? "" : where + ": ") + visible(note.message) + "\n";
+    out += std::string(s.blue) + "     = " + std::string(s.reset) +
+           "note: " + (where.empty() ? "" : where + ": ") + visible(note.message) + "\n";
     out += excerpt(note.at, s);
   }
   if (!d.help.empty()) {
@@ -161,13 +170,14 @@ std::string render_github(std::span<const Diagnostic> diagnostics) {
   std::string out;
   for (const Diagnostic& d : diagnostics) {
     const CodeInfo& code = info(d.code);
-    out += "::" + std::string(code.severity == Severity::note ? "notice" : word(code.severity)) + " ";
+    out +=
+        "::" + std::string(code.severity == Severity::note ? "notice" : word(code.severity)) + " ";
     if (d.at.file != nullptr && !d.at.file->is_argument) {
       out += "file=" + escaped(d.at.file->name, true) + ",line=" + std::to_string(d.at.line) +
              ",col=" + std::to_string(d.at.column) + ",";
     }
-    out += "title=" + std::string(code.id) + " " + std::string(code.name) + "::" +
-           escaped(d.message + (d.help.empty() ? "" : "\nhelp: " + d.help), false) + "\n";
+    out += "title=" + std::string(code.id) + " " + std::string(code.name) +
+           "::" + escaped(d.message + (d.help.empty() ? "" : "\nhelp: " + d.help), false) + "\n";
   }
   return out;
 }

@@ -64,6 +64,12 @@ class SignalReader {
   host::UniqueFd fd_;
 };
 
+/// An evaluation keeps the plan of the training as it is.
+std::filesystem::path plan_file(const plan::Plan& plan) {
+  return std::filesystem::path(plan.run_folder) /
+         (plan.mode == plan::Mode::test ? "test-plan.json" : "plan.json");
+}
+
 std::vector<std::string> worker_environment(const plan::Plan& plan,
                                             const std::filesystem::path& failure_file) {
   std::vector<std::string> added = {
@@ -116,8 +122,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 pid_t start(const plan::Plan& plan, const std::filesystem::path& worker,
             const std::filesystem::path& failure_file, const sigset_t& mask) {
-  std::vector<std::string> arguments = {
-      worker.string(), (std::filesystem::path(plan.run_folder) / "plan.json").string()};
+  std::vector<std::string> arguments = {worker.string(), plan_file(plan).string()};
   std::vector<std::string> environment = worker_environment(plan, failure_file);
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> env = pointers(environment);
@@ -221,7 +226,7 @@ Outcome run_local(const plan::Plan& plan, const std::filesystem::path& worker) {
   const std::filesystem::path failure_file = folder / "failure.json";
   std::error_code ignored;
   std::filesystem::remove(failure_file, ignored);
-  write_whole(folder / "plan.json", plan::to_json(plan));
+  write_whole(plan_file(plan), plan::to_json(plan));
   const SignalReader signals;
   const pid_t child = start(plan, worker, failure_file, signals.old_mask());
   const auto [status, passed] = supervise(child, signals);

@@ -24,9 +24,9 @@ struct Outcome {
   std::optional<Failure> failure;  ///< set unless exit_status is 0 or a signal's
 };
 
-/// Writes the plan into its run folder as plan.json, runs the worker to its end and reports. The
-/// worker is its own process group, so a Ctrl-C of the terminal reaches it once, through here.
-/// Throws diag::Error (machine) when the worker can't be started.
+/// Writes the plan into its run folder (plan.json, test-plan.json for an evaluation), runs the
+/// worker to its end and reports. The worker is its own process group, so a Ctrl-C of the terminal
+/// reaches it once, through here. Throws diag::Error (machine) when the worker can't be started.
 [[nodiscard]] Outcome run_local(const plan::Plan& plan, const std::filesystem::path& worker);
 
 /// Writes `text` to `path` by way of a temporary file beside it, so that no reader sees half of it.

@@ -1,0 +1,321 @@
+// The commands that train or evaluate: run, --resume, --test. Everything that can be found out
+// before a worker starts is found out here.
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "runner/check/executable.h"
+#include "runner/cli/commands.h"
+#include "runner/cli/judged.h"
+#include "runner/cli/options.h"
+#include "runner/diag/render.h"
+#include "runner/host/clock.h"
+#include "runner/host/environment.h"
+#include "runner/host/gpu_picker.h"
+#include "runner/host/machine.h"
+#include "runner/host/process.h"
+#include "runner/launch/local.h"
+#include "runner/plan/make.h"
+#include "runner/report/terminal.h"
+#include "runner/store/checkpoint.h"
+#include "runner/store/run_folder.h"
+
+namespace runner::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kCheckpoints = "checkpoints";
+constexpr std::string_view kConfig = "config.toml";
+
+/// Reads and judges for this machine; throws nothing, but ends in diagnostics printed.
+bool judge_here(const fs::path& file, std::span<const config::Override> overrides, Judged& judged) {
+  judge_file(file, overrides, this_machine("."), judged);
+  if (!judged.sink.all().empty()) {
+    std::cerr << diag::render_text(judged.sink.sorted(), color(STDERR_FILENO)) << "\n";
+  }
+  if (judged.sink.errors() > 0) {
+    std::cerr << judged.sink.errors() << (judged.sink.errors() == 1 ? " error\n" : " errors\n");
+    return false;
+  }
+  return true;
+}
+
+void need_executable(const check::Verdict& verdict) {
+  if (const auto reason = check::not_yet_executable(verdict))
+    throw diag::Error(diag::Exit::machine, *reason);
+}
+
+/// The data must be there before anything is made or started.
+void need_data(const config::Experiment& experiment) {
+  const auto& dataset = static_cast<const datasets::Dataset&>(*experiment.dataset.entry);
+  dataset.require(experiment.dataset.options, dataset_context());
+}
+
+fs::path worker_path() { return host::self_exe_folder() / "runner-worker"; }
+
+/// GPUs that the run holds as long as it lives; with auto_select_gpus also which ones.
+std::vector<host::GpuLease> lease_gpus(const config::Experiment& experiment, plan::Plan& plan) {
+  if (plan.devices.type != "cuda") return {};
+  host::GpuPicker picker(host::system_machine(), host::system_environment(), host::system_clock());
+  if (!experiment.trainer.auto_select_gpus) {
+    std::vector<int> indices;
+    for (const std::int64_t id : plan.devices.ids) indices.push_back(static_cast<int>(id));
+    return picker.hold_gpus(indices);
+  }
+  std::vector<host::GpuLease> leases =
+      picker.pick_multiple_gpus(static_cast<int>(plan.devices.ids.size()));
+  plan.devices.ids.clear();
+  for (const host::GpuLease& lease : leases) plan.devices.ids.push_back(lease.index());
+  plan.devices.note = "picked because they are free";
+  return leases;
+}
+
+/// The checkpoint to go on from; says which damaged ones were passed over.
+std::optional<fs::path> newest_checkpoint(const fs::path& run) {
+  const store::CheckpointFolder folder(run / kCheckpoints);
+  std::vector<std::string> skipped;
+  const auto manifest = folder.newest_valid(&skipped);
+  for (const std::string& reason : skipped)
+    std::cerr << "warning: " << diag::visible(reason) << "\n";
+  if (!manifest) return {};
+  return folder.path(manifest->step);
+}
+
+nlohmann::json read_json(const fs::path& file) {
+  std::ifstream in(file);
+  if (!in) return nullptr;
+  return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+}
+
+bool is_finished(const fs::path& run) {
+  const nlohmann::json manifest = read_json(run / "manifest.json");
+  return manifest.is_object() && manifest.value("status", "") == "finished";
+}
+
+/// The newest run of this name that has a checkpoint and isn't finished.
+std::optional<fs::path> unfinished_run(const config::General& general) {
+  const fs::path parent = fs::path(general.root) / general.name;
+  std::error_code error;
+  std::vector<fs::path> runs;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    if (entry.is_directory() && !entry.is_symlink()) runs.push_back(entry.path());
+  }
+  std::sort(runs.rbegin(), runs.rend());
+  for (const fs::path& run : runs) {
+    if (!is_finished(run) && !store::CheckpointFolder(run / kCheckpoints).list().empty())
+      return run;
+  }
+  return {};
+}
+
+/// What differs between a run's stored configuration and the one to go on with.
+struct Difference {
+  std::string key, before, after;
+  registry::Resume resume = registry::Resume::warn;
+};
+
+std::vector<Difference> differences(const config::Experiment& stored,
+                                    const config::Experiment& now) {
+  std::vector<Difference> result;
+  const auto text = [](const config::Setting* setting) {
+    return setting == nullptr || !setting->value.has_value() ? std::string("absent")
+                                                             : registry::to_toml(setting->value);
+  };
+  const auto add = [&](const config::Setting& setting, const std::string& before,
+                       const std::string& after) {
+    if (before == after || setting.option->resume == registry::Resume::free) return;
+    result.push_back({setting.key, before, after, setting.option->resume});
+  };
+  for (const config::Setting& setting : now.settings)
+    add(setting, text(stored.setting(setting.key)), text(&setting));
+  for (const config::Setting& setting : stored.settings) {
+    if (now.setting(setting.key) == nullptr) add(setting, text(&setting), "absent");
+  }
+  return result;
+}
+
+/// Prints the differences and refuses those that make it another run.
+void report_differences(const std::vector<Difference>& found) {
+  std::string fixed;
+  for (const Difference& d : found) {
+    std::cerr << "changed: " << diag::visible(d.key) << " was " << diag::visible(d.before)
+              << ", is " << diag::visible(d.after) << "\n";
+    if (d.resume == registry::Resume::fixed) fixed += (fixed.empty() ? "" : ", ") + d.key;
+  }
+  if (!fixed.empty()) {
+    throw diag::Error(diag::Exit::incompatible, "a run can't go on with another " + fixed,
+                      "start a new run with the changed experiment");
+  }
+}
+
+/// Says when the experiment file has changed since the run began; the stored one is used.
+void report_changed_file(const fs::path& run, const config::Experiment& stored) {
+  const nlohmann::json origin = read_json(run / "origin.json");
+  if (!origin.is_object() || !origin.contains("file")) return;
+  const fs::path file = origin.value("file", "");
+  if (!fs::exists(file)) return;
+  std::vector<config::Override> overrides;
+  for (const auto& text : origin.value("overrides", nlohmann::json::array())) {
+    overrides.push_back(
+        {.text = text.get<std::string>(), .position = static_cast<int>(overrides.size()) + 1});
+  }
+  Judged today;
+  judge_file(file, overrides, this_machine("."), today);
+  if (!today.experiment || today.sink.errors() > 0) {
+    std::cerr << "note: " << diag::visible(file.string())
+              << " has changed and is no longer valid; the stored configuration is used\n";
+    return;
+  }
+  const std::vector<Difference> found = differences(stored, *today.experiment);
+  for (const Difference& d : found) {
+    std::cerr << "note: " << diag::visible(d.key) << " is " << diag::visible(d.after) << " in "
+              << diag::visible(file.string()) << " today; the stored " << diag::visible(d.before)
+              << " is used\n";
+  }
+}
+
+/// Prints the plan, runs the worker and reports its end; returns the exit status.
+int execute(const plan::Plan& plan) {
+  if (!plan.quiet) {
+    std::cout << plan::print(plan, report::terminal_width(STDOUT_FILENO)) << "\n";
+    std::cout.flush();
+  }
+  const launch::Outcome outcome = launch::run_local(plan, worker_path());
+  if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
+  return outcome.exit_status;
+}
+
+void keep_config(const fs::path& run, const Judged& judged, const Options& options) {
+  launch::write_whole(run / kConfig, config::print_config(*judged.experiment));
+  nlohmann::ordered_json origin;
+  origin["file"] = fs::absolute(judged.experiment->file).string();
+  origin["overrides"] = nlohmann::json::array();
+  for (const config::Override& o : options.overrides) origin["overrides"].push_back(o.text);
+  launch::write_whole(run / "origin.json",
+                      origin.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+/// What a run folder will hold at most: the checkpoints it keeps, two in flight, and the logs.
+std::int64_t needed_bytes(const config::Experiment& experiment, const plan::Plan& plan) {
+  constexpr std::int64_t kLogs = 1 << 20;
+  const std::int64_t kept = std::max<std::int64_t>(experiment.checkpoint.keep, 0) + 2;
+  return plan.checkpoint_bytes * kept + kLogs;
+}
+
+int resume(const fs::path& run, Judged& judged, const Options& options) {
+  const store::RunLock lock(run);
+  const auto checkpoint = newest_checkpoint(run);
+  if (!checkpoint) {
+    throw diag::Error(diag::Exit::failed, "'" + run.string() + "' has no checkpoint to resume from",
+                      "start the experiment again: runner " + (run / kConfig).string());
+  }
+  need_executable(*judged.verdict);
+  need_data(*judged.experiment);
+  plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
+  plan.run_folder = run.string();
+  plan.resume_from = checkpoint->string();
+  plan.git_commit = host::git_commit(fs::current_path()).value_or("");
+  store::probe(run, needed_bytes(*judged.experiment, plan));
+  const std::vector<host::GpuLease> leases = lease_gpus(*judged.experiment, plan);
+  keep_config(run, judged, options);
+  return execute(plan);
+}
+
+/// A run folder given by a person: with a trailing slash, or one of its checkpoints.
+fs::path run_folder_of(const std::string& argument) {
+  fs::path run = fs::path(argument).lexically_normal();
+  if (!run.has_filename()) run = run.parent_path();
+  if (!fs::exists(run / kConfig)) {
+    throw diag::Error(diag::Exit::invalid,
+                      "'" + argument + "' is not a run folder: it has no " + std::string(kConfig),
+                      "run folders are runs/<name>/<time>");
+  }
+  return run;
+}
+
+}  // namespace
+
+int run_command(const Options& options) {
+  if (options.files.empty()) {
+    std::cerr
+        << "usage: runner EXPERIMENT.toml [key=value …]   (runner --help lists all commands)\n";
+    return static_cast<int>(diag::Exit::invalid);
+  }
+  if (options.files.size() > 1) {
+    throw diag::Error(
+        diag::Exit::invalid,
+        "one experiment a run, not '" + options.files[0] + "' and '" + options.files[1] + "'",
+        "`runner --check` takes several files");
+  }
+  Judged judged;
+  if (!judge_here(options.files.front(), options.overrides, judged))
+    return static_cast<int>(judged.sink.exit());
+  const config::Experiment& experiment = *judged.experiment;
+  need_executable(*judged.verdict);
+  if (experiment.checkpoint.resume == "auto") {
+    if (const auto run = unfinished_run(experiment.general)) {
+      Judged stored;
+      judge_file(*run / kConfig, {}, this_machine("."), stored);
+      if (stored.experiment) report_differences(differences(*stored.experiment, experiment));
+      return resume(*run, judged, options);
+    }
+  }
+  need_data(experiment);
+  plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
+  store::probe(experiment.general.root, needed_bytes(experiment, plan));
+  const std::vector<host::GpuLease> leases = lease_gpus(experiment, plan);
+  const store::RunFolder folder = store::RunFolder::create(
+      experiment.general.root, experiment.general.name, std::chrono::system_clock::now());
+  const store::RunLock lock(folder.path());
+  plan.run_folder = folder.path().string();
+  plan.git_commit = host::git_commit(fs::current_path()).value_or("");
+  keep_config(folder.path(), judged, options);
+  return execute(plan);
+}
+
+int resume_command(const Options& options) {
+  const fs::path run = run_folder_of(options.argument);
+  Judged stored;
+  if (!judge_here(run / kConfig, {}, stored)) return static_cast<int>(stored.sink.exit());
+  const bool changed = !options.files.empty() || !options.overrides.empty();
+  if (!changed) {
+    report_changed_file(run, *stored.experiment);
+    return resume(run, stored, options);
+  }
+  Judged today;
+  const fs::path file = options.files.empty() ? run / kConfig : fs::path(options.files.front());
+  if (!judge_here(file, options.overrides, today)) return static_cast<int>(today.sink.exit());
+  report_differences(differences(*stored.experiment, *today.experiment));
+  return resume(run, today, options);
+}
+
+int test_command(const Options& options) {
+  const fs::path run = run_folder_of(options.argument);
+  Judged judged;
+  if (!judge_here(run / kConfig, options.overrides, judged))
+    return static_cast<int>(judged.sink.exit());
+  need_executable(*judged.verdict);
+  need_data(*judged.experiment);
+  const store::CheckpointFolder folder(run / kCheckpoints);
+  std::optional<fs::path> checkpoint;
+  if (const auto best = folder.linked(store::Link::best)) {
+    (void)folder.verify(*best);
+    checkpoint = folder.path(*best);
+  } else {
+    checkpoint = newest_checkpoint(run);
+  }
+  if (!checkpoint)
+    throw diag::Error(diag::Exit::failed, "'" + run.string() + "' has no checkpoint to test");
+  plan::Plan plan = make_plan(judged, plan::Mode::test, options);
+  plan.run_folder = run.string();
+  plan.resume_from = checkpoint->string();
+  const std::vector<host::GpuLease> leases = lease_gpus(*judged.experiment, plan);
+  return execute(plan);
+}
+
+}  // namespace runner::cli
