@@ -75,6 +75,8 @@ std::string escape_text(std::string_view text) {
   return out;
 }
 
-std::string quote(std::string_view text) { return "'" + escape_text(text) + "'"; }
+std::string quote(std::string_view text) {
+  return std::string("'").append(escape_text(text)) += '\'';
+}
 
 }  // namespace runner::host

@@ -39,8 +39,11 @@ constexpr std::size_t kBufferBytes = 64 << 10;
 
 std::string header_line(const std::vector<std::string>& columns) {
   std::string line;
-  for (const std::string& column : columns) line += (line.empty() ? "" : ",") + csv_cell(column);
-  return line + std::string(kLineEnd);
+  for (const std::string& column : columns) {
+    if (!line.empty()) line += ',';
+    line += csv_cell(column);
+  }
+  return line.append(kLineEnd);
 }
 
 template <class Number>

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace runner::report {
 
@@ -133,7 +134,7 @@ void Progress::end_epoch(std::span<const Metric> metrics) {
     pending_line_ = std::move(line);
     return;
   }
-  print_line(std::move(line), now);
+  print_line(line, now);
 }
 
 void Progress::message(std::string_view text) {
@@ -151,7 +152,7 @@ void Progress::message(std::string_view text) {
 
 void Progress::finish() {
   if (quiet_) return;
-  if (!pending_line_.empty()) print_line(std::move(pending_line_), clock_.now());
+  if (!pending_line_.empty()) print_line(std::exchange(pending_line_, {}), clock_.now());
   clear_live_line();
   steps_to_check_ = kNever;
 }
@@ -344,7 +345,7 @@ void Progress::redraw(Seconds now) {
 }
 
 /// A line that stays; the one that is redrawn makes room for it and comes back below.
-void Progress::print_line(std::string line, Seconds now) {
+void Progress::print_line(const std::string& line, Seconds now) {
   last_line_ = now;
   pending_line_.clear();
   const std::lock_guard lock(mutex_);

@@ -130,7 +130,7 @@ class Progress {
   [[nodiscard]] int columns() const;
 
   void redraw(Seconds now);
-  void print_line(std::string line, Seconds now);
+  void print_line(const std::string& line, Seconds now);
   void clear_live_line();
 
   const ProgressOptions options_;

@@ -51,6 +51,7 @@ std::string repeat(std::string_view text, int count) {
 
 std::vector<std::string> escaped(const std::vector<std::string>& texts) {
   std::vector<std::string> out;
+  out.reserve(texts.size());
   for (const std::string& text : texts) out.push_back(escape_text(text));
   return out;
 }
@@ -61,7 +62,7 @@ std::string plural(std::int64_t count, const std::string& word) {
 
 }  // namespace
 
-void Table::set_title(std::string title) { title_ = escape_text(title); }
+void Table::set_title(std::string_view title) { title_ = escape_text(title); }
 
 void Table::add_row(std::vector<std::string> cells) {
   if (cells.size() > columns_.size()) {

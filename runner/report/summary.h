@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,7 @@ class Table {
   /// Without any header text, no header is printed.
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  void set_title(std::string title);
+  void set_title(std::string_view title);
   /// Missing cells are empty. Throws std::logic_error when there are more cells than columns.
   void add_row(std::vector<std::string> cells);
   /// A line across the table, before the next row.

@@ -159,8 +159,8 @@ std::string format_duration(Seconds duration) {
 }
 
 std::string format_rate(double per_second, std::string_view unit) {
-  const std::string plural = " " + std::string(unit) + "s/s";
-  if (!std::isfinite(per_second) || per_second <= 0) return "-" + plural;
+  const std::string plural = std::string(" ").append(unit).append("s/s");
+  if (!std::isfinite(per_second) || per_second <= 0) return std::string("-").append(plural);
   if (per_second < 1) return print("%.2f s/", 1 / per_second) + std::string(unit);
   if (per_second < 99.95) return print("%.1f", per_second) + plural;
   return format_count(std::llround(std::min(per_second, 1e18))) + plural;
