@@ -1,0 +1,203 @@
+#include "runner/engine/lower.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+
+#include <cmath>
+#include <unordered_map>
+
+#include "runner/diag/error.h"
+
+namespace runner::engine {
+
+namespace {
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+/// Elements that one output is summed from, which bounds the initial weights.
+std::int64_t fan_in(const graph::Shape& weight) {
+  std::int64_t product = 1;
+  for (std::size_t i = 1; i < weight.size(); ++i) product *= weight[i];
+  return product;
+}
+
+bool is_dense(const graph::Op& op) {
+  return std::holds_alternative<graph::Linear>(op) || std::holds_alternative<graph::Conv2d>(op);
+}
+
+/// Initial value of a layer's tensor. Drawn on the CPU in double's or float's own stream, so that a
+/// seed gives the same weights on every device.
+at::Tensor initial(const graph::Layer& layer, const graph::Parameter& parameter,
+                   const at::TensorOptions& options) {
+  const auto cpu = options.device(at::kCPU);
+  if (parameter.name == "num_batches_tracked") return at::zeros({}, cpu.dtype(at::kLong));
+  if (is_dense(layer.op)) {
+    // kaiming_uniform(a = sqrt 5) of the weight and the bias's own bound are both 1 / sqrt(fan in).
+    const double bound = 1 / std::sqrt(static_cast<double>(fan_in(layer.parameters.front().shape)));
+    return at::empty(parameter.shape, cpu).uniform_(-bound, bound);
+  }
+  const bool one = parameter.name == "weight" || parameter.name == "running_var";
+  return one ? at::ones(parameter.shape, cpu) : at::zeros(parameter.shape, cpu);
+}
+
+/// Whether the backward pass of `op` needs its own output, which an in-place step would spoil.
+bool keeps_output(const graph::Op& op) {
+  return !is_dense(op) && !std::holds_alternative<graph::BatchNorm>(op) &&
+         !std::holds_alternative<graph::LayerNorm>(op) && !std::holds_alternative<graph::Add>(op);
+}
+
+at::Tensor activate(graph::ActivationKind kind, const at::Tensor& x, bool in_place) {
+  switch (kind) {
+    case graph::ActivationKind::relu: {
+      if (!in_place) return at::relu(x);
+      at::Tensor y = x;
+      return at::relu_(y);
+    }
+    case graph::ActivationKind::leaky_relu:
+      return at::leaky_relu(x);
+    case graph::ActivationKind::elu:
+      return at::elu(x);
+    case graph::ActivationKind::gelu:
+      return at::gelu(x);
+    case graph::ActivationKind::silu:
+      return at::silu(x);
+    case graph::ActivationKind::tanh:
+      return at::tanh(x);
+    case graph::ActivationKind::sigmoid:
+      return at::sigmoid(x);
+    case graph::ActivationKind::softplus:
+      return at::softplus(x);
+  }
+  throw std::logic_error("activation without a kernel");
+}
+
+at::Tensor batch_norm(const graph::BatchNorm& op, const at::Tensor& x,
+                      const std::vector<at::Tensor>& tensors, bool training) {
+  if (training) {
+    at::Tensor batches = tensors[4];
+    batches.add_(1);
+  }
+  return at::batch_norm(x, tensors[0], tensors[1], tensors[2], tensors[3], training, op.momentum,
+                        op.eps, /*cudnn_enabled=*/true);
+}
+
+}  // namespace
+
+at::Tensor Network::run(const Step& step, bool training) {
+  const at::Tensor& x = values_[step.inputs.front()];
+  const auto& t = step.tensors;
+  const auto tensor_or_none = [&](std::size_t i) { return i < t.size() ? t[i] : at::Tensor(); };
+  return std::visit(
+      Overloaded{
+          [&](const graph::Input&) { return x; },
+          [&](const graph::Linear&) { return at::linear(x, t[0], tensor_or_none(1)); },
+          [&](const graph::Conv2d& op) {
+            return at::conv2d(x, t[0], tensor_or_none(1), op.stride, op.padding, op.dilation,
+                              op.groups);
+          },
+          [&](const graph::BatchNorm& op) { return batch_norm(op, x, t, training); },
+          [&](const graph::LayerNorm& op) {
+            return at::layer_norm(x, {op.features}, t[0], t[1], op.eps);
+          },
+          [&](const graph::Activation& op) { return activate(op.kind, x, step.in_place); },
+          [&](const graph::MaxPool2d& op) {
+            return at::max_pool2d(x, op.kernel, op.stride, op.padding);
+          },
+          [&](const graph::AvgPool2d& op) {
+            return at::avg_pool2d(x, op.kernel, op.stride, op.padding);
+          },
+          [&](const graph::GlobalAvgPool&) {
+            return x.mean({2, 3});
+          },
+          [&](const graph::Flatten&) { return x.flatten(1); },
+          [&](const graph::Dropout& op) { return training ? at::dropout(x, op.p, true) : x; },
+          [&](const graph::Add&) { return at::add(x, values_[step.inputs[1]]); },
+      },
+      step.op);
+}
+
+at::Tensor Network::forward(const at::Tensor& inputs, bool training) {
+  values_.front() = inputs;
+  for (const Step& step : steps_) {
+    values_[step.output] = run(step, training);
+    for (std::size_t value : step.released) values_[value] = at::Tensor();
+  }
+  at::Tensor output = std::move(values_.back());
+  for (at::Tensor& value : values_) value = at::Tensor();
+  return output;
+}
+
+std::vector<NamedTensor> Network::state() const {
+  std::vector<NamedTensor> all = parameters_;
+  all.insert(all.end(), buffers_.begin(), buffers_.end());
+  return all;
+}
+
+void Network::load_state(const std::vector<NamedTensor>& state) {
+  std::unordered_map<std::string, at::Tensor> given;
+  for (const NamedTensor& entry : state) given.emplace(entry.name, entry.tensor);
+  const at::NoGradGuard no_grad;
+  const auto fail = [](const std::string& message) {
+    throw diag::Error(diag::Exit::incompatible, message,
+                      "load it with the model that it was trained with");
+  };
+  for (const NamedTensor& mine : this->state()) {
+    const auto found = given.find(mine.name);
+    if (found == given.end()) fail("the checkpoint has no tensor '" + mine.name + "'");
+    const at::Tensor& other = found->second;
+    if (other.sizes() != mine.tensor.sizes()) {
+      fail("tensor '" + mine.name + "' has shape " + graph::to_text(other.sizes().vec()) +
+           " in the checkpoint and " + graph::to_text(mine.tensor.sizes().vec()) + " in the model");
+    }
+    if (other.scalar_type() != mine.tensor.scalar_type()) {
+      fail("tensor '" + mine.name + "' is " + std::string(c10::toString(other.scalar_type())) +
+           " in the checkpoint and " + c10::toString(mine.tensor.scalar_type()) + " in the model");
+    }
+    mine.tensor.copy_(other);
+    given.erase(found);
+  }
+  if (!given.empty()) {
+    fail("the checkpoint has a tensor '" + given.begin()->first + "' that the model lacks");
+  }
+}
+
+Network lower(const graph::Graph& graph, const at::TensorOptions& options) {
+  const auto& layers = graph.layers();
+  std::vector<std::size_t> readers(layers.size(), 0);
+  std::vector<std::size_t> last_reader(layers.size(), 0);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (std::size_t input : layers[i].inputs) {
+      ++readers[input];
+      last_reader[input] = i;
+    }
+  }
+
+  Network network;
+  network.values_.resize(layers.size());
+  for (std::size_t i = 1; i < layers.size(); ++i) {
+    const graph::Layer& layer = layers[i];
+    Network::Step step{layer.op, i, layer.inputs, {}, {}, false};
+    for (const graph::Parameter& parameter : layer.parameters) {
+      at::Tensor tensor = initial(layer, parameter, options).to(options.device());
+      tensor.set_requires_grad(parameter.trainable);
+      auto& list = parameter.trainable ? network.parameters_ : network.buffers_;
+      list.push_back({layer.name + "." + parameter.name, tensor});
+      step.tensors.push_back(std::move(tensor));
+    }
+    const std::size_t input = layer.inputs.front();
+    step.in_place = input != 0 && readers[input] == 1 && !keeps_output(layers[input].op);
+    for (std::size_t value : layer.inputs) {
+      const bool known = !step.released.empty() && step.released.back() == value;
+      if (last_reader[value] == i && !known) step.released.push_back(value);
+    }
+    network.steps_.push_back(std::move(step));
+  }
+  return network;
+}
+
+}  // namespace runner::engine

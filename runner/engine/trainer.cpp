@@ -1,0 +1,604 @@
+#include "runner/engine/trainer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "registry/value.h"
+#include "runner/components/component.h"
+#include "runner/diag/error.h"
+#include "runner/engine/loss_log.h"
+#include "runner/engine/optimizer.h"
+#include "runner/engine/strategy.h"
+#include "runner/report/log.h"
+#include "runner/report/metrics_csv.h"
+
+namespace runner::engine {
+
+namespace {
+
+using report::Cell;
+
+constexpr char kCpuGenerator[] = "cpu";
+constexpr char kDeviceGenerator[] = "device";
+constexpr char kCsv[] = "metrics.csv";
+
+std::int64_t keep_all_or(std::int64_t keep) {
+  return keep < 0 ? std::numeric_limits<int>::max() : keep;
+}
+
+bool maximises(const std::optional<std::string>& mode, std::string_view figure) {
+  return mode ? *mode == "max" : larger_is_better(figure);
+}
+
+/// Scales all gradients down to a common 2-norm of at most `largest`, without waiting for the
+/// device.
+void clip(const std::vector<at::Tensor>& gradients, double largest) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor norm = at::stack(at::_foreach_norm(gradients, 2)).norm(2);
+  at::_foreach_mul_(gradients, at::clamp_max(largest / (norm + 1e-6), 1.0));
+}
+
+std::vector<report::Metric> as_metrics(const Figures& figures) {
+  std::vector<report::Metric> metrics;
+  for (const auto& [name, value] : figures) metrics.push_back({name, value});
+  return metrics;
+}
+
+const at::Generator& cpu_generator() { return at::detail::getDefaultCPUGenerator(); }
+
+at::Tensor generator_state(at::Generator generator) {
+  const std::scoped_lock lock(generator.mutex());
+  return generator.get_state();
+}
+void set_generator_state(at::Generator generator, const at::Tensor& state) {
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(state);
+}
+
+/// One run of fit(): the state of training and what happens to it.
+class Fit {
+ public:
+  Fit(const Training& training, const std::optional<Snapshot>& resume);
+  Outcome run();
+
+ private:
+  // The loop.
+  void run_epoch();
+  void train_step();
+  void after_step();
+  void end_epoch();
+  void end_within_epoch();
+
+  // A step's parts.
+  [[nodiscard]] double learning_rate() const;
+  [[nodiscard]] bool prepare_gradients();
+  void drop_gradients();
+
+  // Ends.
+  [[nodiscard]] bool interrupted() const { return t_.signal.load(std::memory_order_relaxed) != 0; }
+  [[nodiscard]] std::optional<std::string> reason_to_stop() const;
+  [[nodiscard]] bool minimum_done() const;
+
+  // Figures.
+  [[nodiscard]] bool validates() const { return evaluator_.has_value(); }
+  [[nodiscard]] std::optional<Figures> validate();
+  void observe(const Figures& figures);
+  /// Takes the monitored figure; true if this step is among the best to be kept.
+  bool rank(const Figures& figures);
+  [[nodiscard]] double epoch_loss();
+  void append_row(const Figures& figures);
+  [[nodiscard]] std::vector<std::string> columns() const;
+  [[nodiscard]] report::MetricsCsv open_csv(bool resumed) const;
+
+  // Checkpoints.
+  void restore(const Snapshot& snapshot);
+  [[nodiscard]] WriterOptions writer_options() const;
+  void save();
+  void check_writer();
+  [[nodiscard]] double elapsed() const {
+    return (t_.clock.now() - start_).count() + elapsed_before_;
+  }
+  [[nodiscard]] LoaderOptions train_loading() const;
+
+  const Training& t_;
+  const config::Experiment& e_;
+  const std::int64_t batches_;  ///< of an epoch
+  const std::string monitor_;   ///< of the checkpoints; empty: none
+  const bool monitor_max_;
+
+  std::unique_ptr<Precision> precision_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<at::Tensor> gradients_;  ///< scratch of a step
+  const components::Scheduler* scheduler_ = nullptr;
+  std::optional<components::Plateau> plateau_;
+  std::string plateau_monitor_;
+  std::optional<components::EarlyStopper> early_stopper_;
+  std::string early_monitor_;
+  bool early_stop_ = false;
+
+  TrainingState state_;
+  LossLog losses_;
+  double base_lr_ = 0;
+  double lr_ = 0;         ///< of the last step
+  double step_loss_ = 0;  ///< of the last step, if rows of steps are wanted
+  bool skipped_ = false;  ///< the last step
+  bool save_due_ = false;
+  bool saved_ = false;                          ///< the state as it is
+  std::map<std::string, double> step_figures_;  ///< monitored, at this very step
+  std::map<std::string, double> last_figures_;  ///< the newest of each
+  std::int64_t first_step_ = 0, first_sample_ = 0;
+  std::optional<host::Seconds> first_step_time_;
+
+  host::Seconds start_{0};
+  double elapsed_before_ = 0;
+  std::optional<report::MetricsCsv> csv_;
+  std::optional<Evaluator> evaluator_;
+  std::optional<Loader> loader_;
+  std::optional<Feed> feed_;
+  std::optional<CheckpointWriter> writer_;
+};
+
+Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
+    : t_(training),
+      e_(training.experiment),
+      batches_(training.plan.batches_per_epoch),
+      monitor_(e_.checkpoint.monitor.value_or(training.plan.monitor.value_or(""))),
+      monitor_max_(maximises(e_.checkpoint.mode, monitor_)),
+      precision_(make_precision(t_.plan.precision, t_.device)),
+      losses_(t_.device) {
+  const Loss loss = make_loss(e_.loss.name, e_.loss.options);
+  strategy_ = make_single(loss, *precision_);
+  optimizer_ = make_optimizer(e_.optimizer.name, e_.optimizer.options, t_.network.parameters());
+  base_lr_ =
+      static_cast<const components::Optimizer*>(e_.optimizer.entry)->lr(e_.optimizer.options);
+  lr_ = base_lr_;
+
+  scheduler_ = static_cast<const components::Scheduler*>(e_.scheduler.entry);
+  if (e_.scheduler.name == "plateau") {
+    const auto& options = std::any_cast<const components::PlateauOptions&>(e_.scheduler.options);
+    plateau_monitor_ = options.monitor.value_or(monitor_);
+    plateau_.emplace(options, maximises(options.mode, plateau_monitor_), base_lr_);
+  }
+  if (e_.early_stopping.patience) {
+    early_monitor_ = e_.early_stopping.monitor.value_or(monitor_);
+    early_stopper_.emplace(*e_.early_stopping.patience, e_.early_stopping.min_delta,
+                           maximises(e_.early_stopping.mode, early_monitor_));
+  }
+
+  state_.threads = at::get_num_threads();
+  if (resume) restore(*resume);
+  strategy_->setup(t_.network);
+
+  loader_.emplace(t_.train, t_.spec, train_loading(), state_.epoch, state_.batch);
+  feed_.emplace(*loader_, t_.device, precision_->dtype());
+  if (t_.validation != nullptr && t_.plan.validation_batches > 0) {
+    const LoaderOptions loading{.batch_size = e_.data.eval_batch_size.value_or(e_.data.batch_size),
+                                .batches = t_.plan.validation_batches,
+                                .threads = static_cast<int>(e_.data.num_threads),
+                                .pinned = t_.device.is_cuda()};
+    evaluator_.emplace(*t_.validation, t_.spec, loading, loss,
+                       Evaluator::Options{.prefix = "val_",
+                                          .metrics = t_.plan.metrics,
+                                          .binary = t_.spec.binary,
+                                          .device = t_.device,
+                                          .dtype = precision_->dtype()});
+  }
+  csv_.emplace(open_csv(resume.has_value()));
+  writer_.emplace(writer_options(), t_.files);
+}
+
+LoaderOptions Fit::train_loading() const {
+  return {.batch_size = e_.data.batch_size,
+          .batches = batches_,
+          .shuffle = e_.data.shuffle && e_.trainer.overfit_batches == 0,
+          .seed = e_.general.seed,
+          .threads = static_cast<int>(e_.data.num_threads),
+          .pinned = t_.device.is_cuda()};
+}
+
+// ---- the loop
+// ------------------------------------------------------------------------------------
+
+Outcome Fit::run() {
+  t_.progress.start({.epochs = t_.plan.max_epochs,
+                     .steps_per_epoch = t_.plan.steps_per_epoch,
+                     .max_steps = t_.plan.max_steps,
+                     .batch = t_.plan.effective_batch,
+                     .first_step = state_.step});
+  start_ = t_.clock.now();
+  first_step_ = state_.step;
+  first_sample_ = state_.samples;
+  while (!state_.finished && !interrupted()) run_epoch();
+  const host::Seconds loop_time = t_.clock.now() - start_;
+
+  if (interrupted() && !state_.finished && !saved_) save();
+  csv_->sync();
+  writer_->wait();
+  check_writer();
+  t_.progress.finish();
+
+  Outcome outcome;
+  outcome.signal = state_.finished ? 0 : t_.signal.load();
+  outcome.stopped = state_.finished.value_or("stopped by signal " + std::to_string(outcome.signal));
+  state_.elapsed_seconds = elapsed();
+  outcome.state = state_;
+  outcome.figures.assign(last_figures_.begin(), last_figures_.end());
+  const auto path_if_there = [&](std::int64_t step) -> std::optional<std::filesystem::path> {
+    const auto path = writer_->path(step);
+    if (!std::filesystem::exists(path)) return std::nullopt;
+    return path;
+  };
+  if (state_.best) outcome.best_checkpoint = path_if_there(state_.best->step);
+  outcome.last_checkpoint = path_if_there(state_.step);
+  outcome.steps_here = state_.step - first_step_;
+  outcome.samples_here = state_.samples - first_sample_;
+  outcome.first_step = first_step_time_;
+  outcome.loop_time = loop_time;
+  return outcome;
+}
+
+void Fit::run_epoch() {
+  if (state_.batch == 0 && !state_.validation_due) {
+    if (const auto reason = reason_to_stop()) {
+      state_.finished = reason;
+      return;
+    }
+  }
+  const std::int64_t accumulate = e_.trainer.accumulate;
+  t_.progress.begin_epoch(state_.epoch + 1, (state_.batch + accumulate - 1) / accumulate);
+  if (state_.validation_due) after_step();
+  while (state_.batch < batches_) {
+    if (interrupted()) return;
+    if (reason_to_stop()) {
+      end_within_epoch();
+      return;
+    }
+    train_step();
+    if (!skipped_) after_step();
+  }
+  if (!interrupted()) end_epoch();
+}
+
+void Fit::train_step() {
+  const std::int64_t group = std::min(e_.trainer.accumulate, batches_ - state_.batch);
+  std::int64_t samples = 0;
+  for (std::int64_t i = 0; i < group; ++i) samples += loader_->batch_size(state_.batch + i);
+
+  lr_ = learning_rate();
+  const bool wants_loss = e_.logger.every_n_steps.has_value();
+  step_loss_ = 0;
+  for (std::int64_t i = 0; i < group; ++i) {
+    const Batch batch = feed_->next();
+    const double share = static_cast<double>(batch.size()) / static_cast<double>(samples);
+    const at::Tensor loss =
+        strategy_->step({batch.inputs, batch.targets, group == 1 ? 1.0 : share, i + 1 == group});
+    // With loss scaling an infinite loss only lowers the scale; it must not count.
+    if (!precision_->scales() || std::isfinite(loss.item<double>())) {
+      losses_.add(loss, batch.size(), {state_.step + 1, state_.epoch + 1, state_.batch + i + 1});
+    }
+    if (wants_loss) step_loss_ += share * loss.item<double>();
+  }
+  state_.batch += group;
+  state_.samples += samples;
+  saved_ = false;
+  step_figures_.clear();
+
+  skipped_ = !prepare_gradients();
+  if (skipped_) {
+    ++state_.skipped_steps;
+  } else {
+    optimizer_->step(lr_);
+    ++state_.step;
+  }
+  drop_gradients();
+  if (!first_step_time_) first_step_time_ = t_.clock.now();
+}
+
+double Fit::learning_rate() const {
+  if (plateau_) return plateau_->lr();
+  if (scheduler_ == nullptr || !scheduler_->lr) return base_lr_;
+  return scheduler_->lr(e_.scheduler.options,
+                        {.step = state_.step,
+                         .epoch = state_.epoch,
+                         .total_steps = t_.plan.max_steps.value_or(0),
+                         .steps_per_epoch = t_.plan.steps_per_epoch},
+                        base_lr_);
+}
+
+bool Fit::prepare_gradients() {
+  const bool clips = e_.trainer.gradient_clip.has_value();
+  if (!precision_->scales() && !clips) return true;
+  gradients_.clear();
+  for (const NamedTensor& parameter : t_.network.parameters()) {
+    gradients_.push_back(parameter.tensor.grad());
+  }
+  if (!precision_->unscale(gradients_)) return false;
+  if (clips) clip(gradients_, *e_.trainer.gradient_clip);
+  return true;
+}
+
+void Fit::drop_gradients() {
+  gradients_.clear();
+  for (const NamedTensor& parameter : t_.network.parameters()) {
+    parameter.tensor.mutable_grad() = at::Tensor();
+  }
+}
+
+void Fit::after_step() {
+  const auto every = [&](const std::optional<std::int64_t>& n) {
+    return n && state_.step % *n == 0;
+  };
+  if (!state_.validation_due) {
+    t_.progress.step([&] { return epoch_loss(); });
+    if (every(e_.logger.every_n_steps)) append_row({{"step_loss", step_loss_}});
+  }
+  save_due_ = save_due_ || every(e_.checkpoint.every_n_steps);
+  state_.validation_due = validates() && every(e_.trainer.val_every_n_steps);
+  if (state_.validation_due) {
+    const auto figures = validate();
+    if (!figures) return;
+    state_.validation_due = false;
+    append_row(*figures);
+    observe(*figures);
+    t_.progress.end_validation(as_metrics(*figures));
+    save_due_ = rank(*figures) || save_due_;
+  }
+  // The last step of an epoch is saved with the epoch's end.
+  if (save_due_ && state_.batch < batches_) save();
+}
+
+void Fit::end_epoch() {
+  Figures figures{{"train_loss", epoch_loss()}};
+  if (validates() && !e_.trainer.val_every_n_steps &&
+      (state_.epoch + 1) % e_.trainer.val_every_n_epochs == 0) {
+    const auto validated = validate();
+    if (!validated) return;
+    figures.insert(figures.end(), validated->begin(), validated->end());
+  }
+  append_row(figures);
+  observe(figures);
+  save_due_ = rank(figures) || save_due_;
+  t_.progress.end_epoch(as_metrics(figures));
+
+  ++state_.epoch;
+  state_.batch = 0;
+  losses_.reset();
+  saved_ = false;
+  state_.finished = reason_to_stop();
+  const bool epoch_due = state_.epoch % e_.checkpoint.every_n_epochs == 0 || state_.finished;
+  if (save_due_ || (e_.checkpoint.last && epoch_due)) save();
+}
+
+/// The run ends between two steps of an epoch. What it reports then is no part of the state that is
+/// saved, so that the run can go on from there as if it had never ended.
+void Fit::end_within_epoch() {
+  Figures figures{{"train_loss", epoch_loss()}};
+  if (validates() && !e_.trainer.val_every_n_steps) {
+    const auto validated = validate();
+    if (!validated) return;
+    save_due_ = rank(*validated) || save_due_;
+    figures.insert(figures.end(), validated->begin(), validated->end());
+  }
+  state_.finished = reason_to_stop();
+  if (save_due_ || e_.checkpoint.last) save();
+  append_row(figures);
+  t_.progress.end_epoch(as_metrics(figures));
+}
+
+// ---- ends
+// ----------------------------------------------------------------------------------------
+
+std::optional<std::string> Fit::reason_to_stop() const {
+  if (state_.batch == 0 && t_.plan.max_epochs && state_.epoch >= *t_.plan.max_epochs) {
+    return "all " + std::to_string(*t_.plan.max_epochs) + " epochs done";
+  }
+  if (t_.plan.max_steps && state_.step >= *t_.plan.max_steps) {
+    return "all " + std::to_string(*t_.plan.max_steps) + " steps done";
+  }
+  if (!minimum_done()) return std::nullopt;
+  if (early_stop_) {
+    return early_monitor_ + " has not improved for " + std::to_string(*e_.early_stopping.patience) +
+           " validations";
+  }
+  if (t_.plan.max_seconds && elapsed() >= static_cast<double>(*t_.plan.max_seconds)) {
+    return "trainer.max_time is over";
+  }
+  return std::nullopt;
+}
+
+bool Fit::minimum_done() const {
+  return state_.epoch >= e_.trainer.min_epochs.value_or(0) &&
+         state_.step >= e_.trainer.min_steps.value_or(0);
+}
+
+// ---- figures
+// -------------------------------------------------------------------------------------
+
+double Fit::epoch_loss() {
+  losses_.flush();
+  if (losses_.weight() == 0) return std::numeric_limits<double>::quiet_NaN();
+  return losses_.sum() / static_cast<double>(losses_.weight());
+}
+
+std::optional<Figures> Fit::validate() {
+  return evaluator_->run(*strategy_, t_.progress, t_.signal);
+}
+
+void Fit::observe(const Figures& figures) {
+  if (plateau_) {
+    if (const auto value = find_figure(figures, plateau_monitor_)) plateau_->observe(*value);
+  }
+  if (early_stopper_) {
+    if (const auto value = find_figure(figures, early_monitor_)) {
+      early_stop_ = early_stopper_->observe(*value);
+    }
+  }
+}
+
+bool Fit::rank(const Figures& figures) {
+  const auto value = find_figure(figures, monitor_);
+  if (!value || std::isnan(*value)) return false;
+  step_figures_[monitor_] = *value;
+  const Ranked entry{*value, state_.step, state_.epoch + 1};
+  const auto better = [&](const Ranked& a, const Ranked& b) {
+    return monitor_max_ ? a.value > b.value : a.value < b.value;
+  };
+  if (!state_.best || better(entry, *state_.best)) state_.best = entry;
+
+  auto& ranking = state_.ranking;
+  ranking.insert(std::upper_bound(ranking.begin(), ranking.end(), entry, better), entry);
+  if (static_cast<std::int64_t>(ranking.size()) > keep_all_or(e_.checkpoint.keep)) {
+    ranking.pop_back();
+  }
+  return std::any_of(ranking.begin(), ranking.end(),
+                     [&](const Ranked& r) { return r.step == entry.step; });
+}
+
+void Fit::append_row(const Figures& figures) {
+  std::vector<Cell> row{{"epoch", state_.epoch + 1}, {"step", state_.step}};
+  for (const auto& [name, value] : figures) {
+    row.push_back({name, value});
+    if (name != "step_loss") last_figures_[name] = value;
+  }
+  row.push_back({"lr", lr_});
+  csv_->append(row);
+}
+
+std::vector<std::string> Fit::columns() const {
+  std::vector<std::string> names{"epoch", "step", "train_loss"};
+  if (e_.logger.every_n_steps) names.emplace_back("step_loss");
+  if (validates()) {
+    names.emplace_back("val_loss");
+    for (const std::string& metric : t_.plan.metrics) names.push_back("val_" + metric);
+  }
+  names.emplace_back("lr");
+  return names;
+}
+
+report::MetricsCsv Fit::open_csv(bool resumed) const {
+  const auto path = std::filesystem::path(t_.plan.run_folder) / kCsv;
+  if (resumed && std::filesystem::exists(path)) {
+    return report::MetricsCsv::resume(path, columns(), state_.csv_bytes);
+  }
+  return report::MetricsCsv::create(path, columns());
+}
+
+// ---- checkpoints
+// ---------------------------------------------------------------------------------
+
+void Fit::restore(const Snapshot& snapshot) {
+  state_ = snapshot.state;
+  state_.finished.reset();
+  elapsed_before_ = state_.elapsed_seconds;
+  if (state_.threads != at::get_num_threads()) {
+    report::log::warn("the run used " + std::to_string(state_.threads) +
+                      " threads and goes on with " + std::to_string(at::get_num_threads()) +
+                      ": sums may differ in their last bits from an uninterrupted run's");
+    state_.threads = at::get_num_threads();
+  }
+  t_.network.load_state(snapshot.weights);
+  optimizer_->load_state(state_.optimizer_steps, snapshot.optimizer);
+  precision_->restore(state_.precision);
+  losses_.reset(state_.loss_sum, state_.loss_weight);
+  if (plateau_ && state_.plateau) plateau_->restore(*state_.plateau);
+  if (early_stopper_ && state_.early_stopper) {
+    early_stopper_->restore(*state_.early_stopper);
+    early_stop_ = state_.early_stopper->bad_checks >= *e_.early_stopping.patience;
+  }
+  for (const auto& [name, tensor] : snapshot.generators) {
+    if (name == kCpuGenerator) set_generator_state(cpu_generator(), tensor);
+    if (name == kDeviceGenerator && !t_.device.is_cpu()) {
+      set_generator_state(at::globalContext().defaultGenerator(t_.device), tensor);
+    }
+  }
+}
+
+WriterOptions Fit::writer_options() const {
+  const std::filesystem::path run(t_.plan.run_folder);
+  WriterOptions options{
+      .folder = checkpoints_in(run),
+      .plan_json = plan::to_json(t_.plan),
+      .config_digest =
+          store::digest_of(registry::to_toml(registry::Value(t_.plan.experiment))).xxh3_128,
+      .extra = {{"version", t_.plan.version},
+                {"git_commit", t_.plan.git_commit},
+                {"command_line", t_.plan.command_line}},
+      .batches_per_epoch = batches_,
+      .csv = run / kCsv,
+      .retention = {}};
+  options.retention.keep_last = e_.checkpoint.last ? 2 : 1;
+  options.retention.top_k = static_cast<int>(keep_all_or(e_.checkpoint.keep));
+  options.retention.metric = monitor_;
+  options.retention.mode =
+      monitor_max_ ? store::RetentionPolicy::Mode::max : store::RetentionPolicy::Mode::min;
+  return options;
+}
+
+void Fit::save() {
+  losses_.flush();
+  csv_->flush();
+  state_.loss_sum = losses_.sum();
+  state_.loss_weight = losses_.weight();
+  state_.elapsed_seconds = elapsed();
+  state_.csv_bytes = csv_->byte_length();
+  state_.optimizer_steps = optimizer_->steps();
+  state_.precision = precision_->state();
+  if (plateau_) state_.plateau = plateau_->state();
+  if (early_stopper_) state_.early_stopper = early_stopper_->state();
+
+  Snapshot snapshot{.state = state_,
+                    .weights = copy_to_cpu(t_.network.state()),
+                    .optimizer = copy_to_cpu(optimizer_->state()),
+                    .generators = {{kCpuGenerator, generator_state(cpu_generator())}},
+                    .metrics = step_figures_};
+  if (!t_.device.is_cpu()) {
+    snapshot.generators.push_back(
+        {kDeviceGenerator, generator_state(at::globalContext().defaultGenerator(t_.device))});
+  }
+  std::set<std::int64_t> wanted;
+  for (const Ranked& r : state_.ranking) wanted.insert(r.step);
+  std::optional<std::int64_t> best;
+  if (!state_.ranking.empty()) best = state_.ranking.front().step;
+  writer_->submit(std::move(snapshot), std::move(wanted), best);
+  save_due_ = false;
+  saved_ = true;
+  check_writer();
+}
+
+void Fit::check_writer() {
+  const std::exception_ptr error = writer_->take_error();
+  if (!error) return;
+  if (e_.checkpoint.on_save_error == "stop") std::rethrow_exception(error);
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    report::log::warn(e.what());
+    t_.progress.message("warning: " + std::string(e.what()) + "; the run goes on");
+  }
+}
+
+}  // namespace
+
+Outcome fit(const Training& training, const std::optional<Snapshot>& resume) {
+  return Fit(training, resume).run();
+}
+
+std::filesystem::path checkpoints_in(const std::filesystem::path& run_folder) {
+  return run_folder / "checkpoints";
+}
+
+bool larger_is_better(std::string_view figure) {
+  const auto name = figure.substr(figure.find('_') + 1);
+  const auto metric = components::parse_metric(name);
+  return metric && components::higher_is_better(metric->kind);
+}
+
+}  // namespace runner::engine

@@ -1,0 +1,67 @@
+// engine: the training loop.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "datasets/dataset.h"
+#include "runner/config/experiment.h"
+#include "runner/engine/checkpoint.h"
+#include "runner/engine/evaluate.h"
+#include "runner/engine/lower.h"
+#include "runner/host/clock.h"
+#include "runner/plan/plan.h"
+#include "runner/report/progress.h"
+#include "runner/store/file.h"
+
+namespace runner::engine {
+
+/// What training works on; everything outlives the call.
+struct Training {
+  const plan::Plan& plan;
+  const config::Experiment& experiment;
+  const datasets::Spec& spec;
+  const datasets::Samples& train;
+  const datasets::Samples* validation = nullptr;  ///< null: no validation
+  Network& network;
+  at::Device device;
+  report::Progress& progress;
+  host::Clock& clock;
+  /// Number of a signal that asks to stop, 0 before. The step in progress is finished and a
+  /// checkpoint written.
+  const std::atomic<int>& signal;
+  store::FileOps& files = store::system_file_ops();
+};
+
+struct Outcome {
+  int signal = 0;       ///< that stopped the run; 0: it came to its end
+  std::string stopped;  ///< why it ended: "all 10 epochs done"
+  TrainingState state;
+  Figures figures;  ///< of the last validation, and the last epoch's train_loss
+  std::optional<std::filesystem::path> best_checkpoint;
+  std::optional<std::filesystem::path> last_checkpoint;
+  std::int64_t steps_here = 0;              ///< optimizer steps of this start
+  std::int64_t samples_here = 0;            ///< training samples of this start
+  std::optional<host::Seconds> first_step;  ///< when the first step was done, on the clock
+  host::Seconds loop_time{0};  ///< from the first batch to the last, validation included
+};
+
+/// Trains until a bound is reached, early stopping says so, or a signal comes; from `resume`, if
+/// given, exactly as if there had been no interruption. Writes metrics.csv and checkpoints/ in the
+/// plan's run folder. Throws diag::Error (failed) for a loss that isn't finite (naming step, epoch
+/// and batch) and for what can't be written.
+[[nodiscard]] Outcome fit(const Training& training, const std::optional<Snapshot>& resume);
+
+/// Folder of the checkpoints in a run folder.
+[[nodiscard]] std::filesystem::path checkpoints_in(const std::filesystem::path& run_folder);
+
+/// Whether larger values of a figure ("val_accuracy") are better.
+[[nodiscard]] bool larger_is_better(std::string_view figure);
+
+}  // namespace runner::engine
