@@ -63,7 +63,7 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 std::string weights_hash(const fs::path& run) {
-  return Json::parse(e2e::read_file(run / "manifest.json")).at("weights_hash").get<std::string>();
+  return Json::parse(e2e::read_file(run / "manifest.json")).at("weights_xxh3_128").get<std::string>();
 }
 
 /// Column -> values of metrics.csv.
@@ -155,7 +155,7 @@ TEST_CASE("run: a file becomes a trained model, and everything is left where it 
   CHECK(std::stod(csv.at("val_accuracy").back()) > 0.8);
   const Json manifest = Json::parse(e2e::read_file(run / "manifest.json"));
   for (const char* key :
-       {"version", "seed", "device", "command_line", "weights_hash", "status", "stopped"}) {
+       {"version", "seed", "device", "command_line", "weights_xxh3_128", "status", "stopped"}) {
     CAPTURE(key);
     CHECK(manifest.contains(key));
   }

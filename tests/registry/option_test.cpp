@@ -57,7 +57,8 @@ TEST_CASE("option: a value that doesn't fit is named with what was expected") {
       {"mode", "mix", "expected one of min or max, found the string \"mix\""},
       {"on", "yes", "expected true or false, found the string \"yes\""},
       {"hidden", 64, "expected a list of integers, found the integer 64"},
-      {"hidden", Value::Array{64, 0}, "element 1: expected an integer, at least 1, found the integer 0"},
+      {"hidden", Value::Array{64, 0},
+       "element 1: expected an integer, at least 1, found the integer 0"},
       {"names", Value::Array{1}, "element 0: expected a string, found the integer 1"},
   };
   for (const Row& row : rows) CHECK(misfit(row.name, row.value) == row.message);

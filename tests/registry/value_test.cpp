@@ -13,8 +13,8 @@ TEST_CASE("value: floats print as the shortest text that is still a float") {
     double value;
     const char* text;
   };
-  for (const Row& row : {Row{1e-6, "1e-06"}, Row{0.1, "0.1"}, Row{1.0, "1.0"}, Row{3e-4, "3e-04"}, Row{0.01, "0.01"},
-                         Row{1e300, "1e+300"}, Row{-0.0, "-0.0"}}) {
+  for (const Row& row : {Row{1e-6, "1e-06"}, Row{0.1, "0.1"}, Row{1.0, "1.0"}, Row{3e-4, "3e-04"},
+                         Row{0.01, "0.01"}, Row{1e300, "1e+300"}, Row{-0.0, "-0.0"}}) {
     CHECK(to_toml(Value(row.value)) == row.text);
     CHECK(std::stod(to_toml(Value(row.value))) == row.value);
   }

@@ -1,0 +1,16 @@
+# `cmake --install build --prefix X` gives a tree that works wherever it is moved: the programs find each
+# other and the data by their own place. LibTorch isn't copied; the worker knows where it was.
+include_guard(GLOBAL)
+
+install(TARGETS runner RUNTIME DESTINATION bin)
+if(TARGET runner-worker)
+  set_target_properties(runner-worker PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  install(TARGETS runner-worker RUNTIME DESTINATION bin)
+endif()
+if(TARGET runner-cuda)
+  set_target_properties(runner-cuda PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  install(TARGETS runner-cuda LIBRARY DESTINATION bin)
+endif()
+install(DIRECTORY configs DESTINATION share/runner)
+install(DIRECTORY datasets/data DESTINATION share/runner/datasets)
+install(FILES README.md DESTINATION share/doc/runner)
