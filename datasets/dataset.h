@@ -1,9 +1,9 @@
 // datasets: one file a dataset.
 //
-// A dataset file holds an option struct with its table, a function `describe` that tells the shapes,
-// classes and sizes without loading the data, and a function `load` that reads one part into memory.
-// Batches are gathered by row number into buffers of the caller (the engine hands in pinned memory),
-// so nothing here knows LibTorch.
+// A dataset file holds an option struct with its table, a function `describe` that tells the
+// shapes, classes and sizes without loading the data, and a function `load` that reads one part
+// into memory. Batches are gathered by row number into buffers of the caller (the engine hands in
+// pinned memory), so nothing here knows LibTorch.
 #pragma once
 
 #include <any>
@@ -74,7 +74,8 @@ struct Dataset : registry::Entry {
   std::function<Spec(const std::any& options, const Context& context)> describe;
   /// Verifies what it reads; throws diag::Error (machine for a missing folder or file with how to
   /// get it, failed for a damaged one, naming file, offset or row, expected and found).
-  std::function<std::unique_ptr<Samples>(const std::any& options, const Context& context, Part part)>
+  std::function<std::unique_ptr<Samples>(const std::any& options, const Context& context,
+                                         Part part)>
       load;
   /// The files that `load` will open; looked for before a run starts. May be empty.
   std::function<std::vector<std::filesystem::path>(const std::any& options, const Context& context)>
@@ -86,7 +87,8 @@ using Datasets = registry::Catalog<Dataset>;
 /// A catalog entry from a dataset file's parts.
 template <class O, std::size_t N>
 Dataset dataset(std::string_view name, std::string_view doc,
-                const std::array<registry::Row<O>, N>& rows, Spec (*describe)(const O&, const Context&),
+                const std::array<registry::Row<O>, N>& rows,
+                Spec (*describe)(const O&, const Context&),
                 std::unique_ptr<Samples> (*load)(const O&, const Context&, Part),
                 std::vector<std::filesystem::path> (*files)(const O&, const Context&)) {
   Dataset entry;
