@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <system_error>
@@ -107,14 +108,16 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-/// The cell as a finite number.
+/// The cell as a number that a float can hold.
 std::optional<double> number_in(std::string_view cell) {
   cell = trimmed(cell);
   if (cell.starts_with('+') && !cell.starts_with("+-")) cell.remove_prefix(1);
   double value = 0.0;
   const char* const end = cell.data() + cell.size();
   const auto [stop, error] = std::from_chars(cell.data(), end, value);
-  if (error != std::errc{} || stop != end || !std::isfinite(value)) return std::nullopt;
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  // False for nan too.
+  if (!(std::abs(value) <= std::numeric_limits<float>::max())) return std::nullopt;
   return value;
 }
 
