@@ -50,10 +50,19 @@ void need_executable(const check::Verdict& verdict) {
     throw diag::Error(diag::Exit::machine, *reason);
 }
 
-/// The data must be there before anything is made or started.
+/// The data must be there before anything is made or started. Only `load` knows how to get what is
+/// missing, so it is called when a file is, and throws.
 void need_data(const config::Experiment& experiment) {
   const auto& dataset = static_cast<const datasets::Dataset&>(*experiment.dataset.entry);
-  dataset.require(experiment.dataset.options, dataset_context());
+  const datasets::Context context = dataset_context();
+  for (const fs::path& file : dataset.files(experiment.dataset.options, context)) {
+    if (fs::exists(file)) continue;
+    for (const auto part :
+         {datasets::Part::train, datasets::Part::validation, datasets::Part::test}) {
+      (void)dataset.load(experiment.dataset.options, context, part);
+    }
+    throw diag::Error(diag::Exit::machine, "the dataset's file '" + file.string() + "' is missing");
+  }
 }
 
 fs::path worker_path() { return host::self_exe_folder() / "runner-worker"; }
