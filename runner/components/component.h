@@ -5,11 +5,14 @@
 #pragma once
 
 #include <any>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "registry/catalog.h"
 
@@ -25,7 +28,8 @@ E entry(std::string_view name, std::string_view doc, const std::array<registry::
   return result;
 }
 
-// ---- optimizers: formulas and defaults are PyTorch's ---------------------------------------------
+// ---- optimizers: formulas and defaults are PyTorch's
+// ---------------------------------------------
 
 struct Sgd {
   double lr = 1e-2;
@@ -74,18 +78,20 @@ struct Optimizer : registry::Entry {
 using Optimizers = registry::Catalog<Optimizer>;
 [[nodiscard]] const Optimizers& optimizers();
 
-// ---- schedulers: pure functions of the progress, so there is nothing to save -----------------------
+// ---- schedulers: pure functions of the progress, so there is nothing to save
+// -----------------------
 
 /// Where training stands when a learning rate is asked for: the step about to be taken.
 struct Progress {
-  std::int64_t step = 0;             ///< optimizer steps taken so far
-  std::int64_t epoch = 0;            ///< epochs finished so far
-  std::int64_t total_steps = 0;      ///< 0 when the run is only bounded by time
+  std::int64_t step = 0;         ///< optimizer steps taken so far
+  std::int64_t epoch = 0;        ///< epochs finished so far
+  std::int64_t total_steps = 0;  ///< 0 when the run is only bounded by time
   std::int64_t steps_per_epoch = 1;
 };
 
 struct Scheduler : registry::Entry {
-  /// The learning rate of the step about to be taken; empty for "plateau", whose state is Plateau's.
+  /// The learning rate of the step about to be taken; empty for "plateau", whose state is
+  /// Plateau's.
   std::function<double(const std::any& options, const Progress& progress, double base_lr)> lr;
   bool needs_total_steps = false;  ///< can't be used when only max_time bounds the run
 };
@@ -99,13 +105,13 @@ struct StepSchedule {
   std::string interval = "epoch";
 };
 struct MultiStep {
-  std::vector<std::int64_t> milestones;
+  std::vector<std::int64_t> milestones = {};
   double gamma = 0.1;
   std::string interval = "epoch";
 };
 struct Cosine {
   double min_lr = 0;
-  std::optional<std::int64_t> period;
+  std::optional<std::int64_t> period = {};
   std::string interval = "step";
 };
 struct LinearWarmup {
@@ -120,8 +126,8 @@ struct OneCycle {
   std::string anneal = "cosine";
 };
 struct PlateauOptions {
-  std::optional<std::string> monitor;
-  std::optional<std::string> mode;
+  std::optional<std::string> monitor = {};
+  std::optional<std::string> mode = {};
   double factor = 0.1;
   std::int64_t patience = 10;
   double threshold = 1e-4;
@@ -129,8 +135,8 @@ struct PlateauOptions {
   double min_lr = 0;
 };
 
-/// ReduceLROnPlateau with PyTorch's semantics (relative threshold); the only scheduler with a state,
-/// which checkpoints carry.
+/// ReduceLROnPlateau with PyTorch's semantics (relative threshold); the only scheduler with a
+/// state, which checkpoints carry.
 class Plateau {
  public:
   struct State {
@@ -153,7 +159,8 @@ class Plateau {
   State state_;
 };
 
-// ---- losses ----------------------------------------------------------------------------------------
+// ---- losses
+// ----------------------------------------------------------------------------------------
 
 struct CrossEntropy {
   double label_smoothing = 0;
@@ -169,7 +176,8 @@ struct Loss : registry::Entry {
 using Losses = registry::Catalog<Loss>;
 [[nodiscard]] const Losses& losses();
 
-// ---- metrics ---------------------------------------------------------------------------------------
+// ---- metrics
+// ---------------------------------------------------------------------------------------
 
 /// A metric that validation reports: "accuracy", "top<k>", "mae", "r2".
 struct MetricName {

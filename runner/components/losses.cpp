@@ -1,6 +1,3 @@
-#include <charconv>
-#include <cmath>
-
 #include "runner/components/component.h"
 
 namespace runner::components {
@@ -10,67 +7,38 @@ namespace {
 constexpr auto kCrossEntropy = registry::rows<CrossEntropy>({
     {.name = "label_smoothing",
      .member = &CrossEntropy::label_smoothing,
-     .doc = "share of the target spread evenly over all classes",
-     .range = registry::from_to_below(0, 1)},
+     .doc = "share of each target that is spread evenly over all classes",
+     .range = registry::between(0, 1),
+     .resume = registry::Resume::warn},
 });
-static_assert(registry::covers<CrossEntropy>(kCrossEntropy));
-constexpr auto kMse = std::array<registry::Row<Mse>, 0>{};
-constexpr auto kL1 = std::array<registry::Row<L1>, 0>{};
-constexpr auto kBce = std::array<registry::Row<Bce>, 0>{};
+static_assert(kCrossEntropy.size() == 1);
 
-Losses build() {
-  Losses all;
-  Loss cross_entropy = entry<CrossEntropy, Loss>(
-      "cross_entropy", "softmax cross-entropy against class numbers", kCrossEntropy);
-  cross_entropy.needs_classes = true;
-  all.add(std::move(cross_entropy));
-  all.add(entry<Mse, Loss>("mse", "mean squared error", kMse));
-  all.add(entry<L1, Loss>("l1", "mean absolute error", kL1));
-  Loss bce = entry<Bce, Loss>("bce", "binary cross-entropy of logits against 0 and 1", kBce);
-  bce.needs_binary = true;
-  all.add(std::move(bce));
-  return all;
+template <class O>
+constexpr std::array<registry::Row<O>, 0> kNoRows{};
+
+template <class O>
+Loss plain(std::string_view name, std::string_view doc, bool needs_binary = false) {
+  auto result = entry<O, Loss>(name, doc, kNoRows<O>);
+  result.needs_binary = needs_binary;
+  return result;
 }
 
 }  // namespace
 
 const Losses& losses() {
-  static const Losses all = build();
-  return all;
-}
-
-std::optional<MetricName> parse_metric(std::string_view name) {
-  using Kind = MetricName::Kind;
-  if (name == "loss") return MetricName{Kind::loss, 1};
-  if (name == "accuracy") return MetricName{Kind::accuracy, 1};
-  if (name == "mae") return MetricName{Kind::mae, 1};
-  if (name == "r2") return MetricName{Kind::r2, 1};
-  constexpr std::string_view kTop = "top";
-  if (!name.starts_with(kTop)) return {};
-  const std::string_view digits = name.substr(kTop.size());
-  std::int64_t k = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), k);
-  if (error != std::errc() || end != digits.data() + digits.size() || k < 1 ||
-      digits.front() == '0')
-    return {};
-  return MetricName{Kind::top_k, k};
-}
-
-bool higher_is_better(MetricName::Kind kind) {
-  using Kind = MetricName::Kind;
-  return kind == Kind::accuracy || kind == Kind::top_k || kind == Kind::r2;
-}
-
-bool EarlyStopper::observe(double value) {
-  const double gain = maximise_ ? value - state_.best : state_.best - value;
-  if (std::isfinite(value) && (!state_.started || gain > min_delta_)) {
-    state_.best = value;
-    state_.started = true;
-    state_.bad_checks = 0;
-    return false;
-  }
-  ++state_.bad_checks;
-  return state_.bad_checks >= patience_;
+  static const Losses catalog = [] {
+    Losses c;
+    auto cross_entropy = entry<CrossEntropy, Loss>(
+        "cross_entropy", "classes: softmax of the outputs against the class number", kCrossEntropy);
+    cross_entropy.needs_classes = true;
+    c.add(std::move(cross_entropy));
+    c.add(plain<Mse>("mse", "values: mean of the squared errors"));
+    c.add(plain<L1>("l1", "values: mean of the absolute errors"));
+    c.add(plain<Bce>("bce", "values that are 0 or 1: sigmoid of the outputs, binary cross entropy",
+                     /*needs_binary=*/true));
+    return c;
+  }();
+  return catalog;
 }
 
 }  // namespace runner::components
