@@ -10,7 +10,6 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
-#include <ranges>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -430,9 +429,9 @@ std::vector<std::int64_t> CheckpointFolder::retain(const RetentionPolicy& policy
   }
   const std::vector<Manifest> newest_first = whole_checkpoints();
   std::set<std::int64_t> kept = policy.protected_steps;
-  for (const Manifest& manifest : newest_first | std::views::take(policy.keep_last)) {
-    kept.insert(manifest.step);
-  }
+  const std::size_t last =
+      std::min(newest_first.size(), static_cast<std::size_t>(policy.keep_last));
+  for (std::size_t i = 0; i < last; ++i) kept.insert(newest_first[i].step);
   for (const std::int64_t step : best_steps(newest_first, policy)) kept.insert(step);
   if (const std::optional<std::int64_t> best = linked(Link::best)) kept.insert(*best);
 

@@ -28,7 +28,7 @@ Json number(double value) {
 double number(const Json& json) {
   if (!json.is_string()) return json.get<double>();
   const std::string& text = json.get_ref<const std::string&>();
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (text == "inf") return kInfinity;
   if (text == "-inf") return -kInfinity;

@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::uint64_t kPrefixBytes = 8;
 constexpr std::uint64_t kLargestHeader = 100'000'000;
+constexpr const char* kUncountable = " is not a whole, countable number of bytes";
 constexpr std::string_view kMetadataKey = "__metadata__";
 // Where the reference's JSON reader stops, so that both accept the same files.
 constexpr int kDeepest = 127;
@@ -60,10 +61,13 @@ std::optional<std::uint64_t> byte_size(DType dtype, std::span<const std::int64_t
   return bits / 8;
 }
 
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::string out = "[";
-  for (const std::int64_t dimension : shape) {
-    out += (out.size() > 1 ? ", " : "") + std::to_string(dimension);
+/// "F32 [10, 84]"
+std::string kind_text(const TensorView& tensor) {
+  std::string out(dtype_name(tensor.dtype));
+  out += " [";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    if (i > 0) out += ", ";
+    out += std::to_string(tensor.shape[i]);
   }
   return out + "]";
 }
@@ -92,22 +96,25 @@ std::vector<const TensorView*> in_file_order(std::span<const TensorView> tensors
   return order;
 }
 
+void check_size(const TensorView& tensor) {
+  const std::optional<std::uint64_t> expected = byte_size(tensor.dtype, tensor.shape);
+  const std::string what = "tensor " + host::quote(tensor.name) + ": " + kind_text(tensor);
+  if (!expected) refuse_to_write(what + kUncountable);
+  if (*expected == tensor.data.size()) return;
+  refuse_to_write(what + " needs " + std::to_string(*expected) + " bytes, its data has " +
+                  std::to_string(tensor.data.size()));
+}
+
 void check_writable(std::span<const TensorView> tensors) {
   std::set<std::string_view> names;
   for (const TensorView& tensor : tensors) {
-    const std::string quoted = host::quote(tensor.name);
-    if (tensor.name == kMetadataKey) refuse_to_write("a tensor can't be named " + quoted);
-    if (!names.insert(tensor.name).second) refuse_to_write("two tensors are named " + quoted);
-    const std::optional<std::uint64_t> expected = byte_size(tensor.dtype, tensor.shape);
-    const std::string kind = std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
-    if (!expected) {
-      refuse_to_write("tensor " + quoted + ": " + kind +
-                      " is not a whole, countable number of bytes");
+    if (tensor.name == kMetadataKey) {
+      refuse_to_write("a tensor can't be named " + host::quote(tensor.name));
     }
-    if (*expected != tensor.data.size()) {
-      refuse_to_write("tensor " + quoted + ": " + kind + " needs " + std::to_string(*expected) +
-                      " bytes, its data has " + std::to_string(tensor.data.size()));
+    if (!names.insert(tensor.name).second) {
+      refuse_to_write("two tensors are named " + host::quote(tensor.name));
     }
+    check_size(tensor);
   }
 }
 
@@ -149,6 +156,10 @@ std::string make_header(std::span<const TensorView* const> order, const Metadata
 }
 
 // ---- reading
+
+// The reference's JSON reader also takes, by accident of its making, a null for the metadata, a
+// tensor's fields as an array, a dtype as an object and a metadata key twice. No writer makes such
+// files and the format's text has none of them; they are refused here.
 
 /// One tensor as the header gives it, before its offsets are held against the others'.
 struct Entry {
@@ -406,8 +417,8 @@ struct Magic {
 /// its protocol, which is also a possible header length, so this is asked only once the length has
 /// turned out to be impossible.
 std::string_view other_format(std::string_view start) {
-  constexpr std::string_view kPickle = "a Python pickle, which can execute code";
-  constexpr std::array<Magic, 9> kMagics = {{
+  static constexpr std::string_view kPickle = "a Python pickle, which can execute code";
+  static constexpr std::array<Magic, 9> kMagics = {{
       {"PK\x03\x04", "a zip archive (a PyTorch or TorchScript file)"},
       {"\x80\x02", kPickle},
       {"\x80\x03", kPickle},
@@ -469,33 +480,33 @@ HeaderReader read_header(const Refusal& refuse, std::string_view header) {
   return reader;
 }
 
+void check_place(const Refusal& refuse, const Entry& entry, std::uint64_t expected_begin) {
+  const std::string tensor = "tensor " + host::quote(entry.view.name);
+  const std::string offsets =
+      "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
+  if (entry.begin != expected_begin || entry.end < entry.begin) {
+    refuse(tensor + " has data_offsets " + offsets + ", expected to begin at " +
+           std::to_string(expected_begin));
+  }
+  const std::optional<std::uint64_t> size = byte_size(entry.view.dtype, entry.view.shape);
+  const std::string what = tensor + ": " + kind_text(entry.view);
+  if (!size) refuse(what + kUncountable);
+  if (*size == entry.end - entry.begin) return;
+  refuse(what + " needs " + std::to_string(*size) + " bytes, its data_offsets " + offsets +
+         " hold " + std::to_string(entry.end - entry.begin));
+}
+
 /// Sorts by place in the file and checks that the tensors fill the data without hole or overlap.
 void place_entries(const Refusal& refuse, std::vector<Entry>& entries, std::uint64_t data_size) {
   std::ranges::sort(entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
   std::uint64_t expected_begin = 0;
   for (const Entry& entry : entries) {
-    const TensorView& view = entry.view;
-    const std::string tensor = "tensor " + host::quote(view.name);
-    const std::string offsets =
-        "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
-    if (entry.begin != expected_begin || entry.end < entry.begin) {
-      refuse(tensor + " has data_offsets " + offsets + ", expected to begin at " +
-             std::to_string(expected_begin));
-    }
-    const std::optional<std::uint64_t> size = byte_size(view.dtype, view.shape);
-    const std::string kind = std::string(dtype_name(view.dtype)) + " " + shape_text(view.shape);
-    if (!size) refuse(tensor + ": " + kind + " is not a whole, countable number of bytes");
-    if (*size != entry.end - entry.begin) {
-      refuse(tensor + ": " + kind + " needs " + std::to_string(*size) +
-             " bytes, its data_offsets " + offsets + " hold " +
-             std::to_string(entry.end - entry.begin));
-    }
+    check_place(refuse, entry, expected_begin);
     expected_begin = entry.end;
   }
-  if (expected_begin != data_size) {
-    refuse("its tensors take " + std::to_string(expected_begin) + " bytes, its data has " +
-           std::to_string(data_size));
-  }
+  if (expected_begin == data_size) return;
+  refuse("its tensors take " + std::to_string(expected_begin) + " bytes, its data has " +
+         std::to_string(data_size));
 }
 
 }  // namespace

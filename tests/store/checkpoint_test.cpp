@@ -2,18 +2,18 @@
 
 #include <doctest/doctest.h>
 #include <sys/mount.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
-#include "runner/host/process.h"
-#include "runner/host/text.h"
 #include "runner/store/process_id.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/store/faulty_file_ops.h"
@@ -376,6 +376,35 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("checkpoint: what was replaced stays on disk until its successor is known to be there") {
+  for (const bool exchange : {true, false}) {
+    CAPTURE(exchange);
+    TempFolder temp;
+    FaultyFileOps good(temp / "graveyard1");
+    if (!exchange) good.forbid_exchange();
+    CheckpointFolder before(temp / "ckpt", good);
+    Sample(20, "old").save_to(before);
+    const std::string old_state = read_file(before.path(20) / "state.json");
+    const int calls_before = good.calls();
+    Sample(20, "old").save_to(before);
+    const std::vector<std::string> log = good.log();
+    const auto last_sync = std::find(log.rbegin(), log.rend(), "sync_folder ckpt");
+    const auto nth = static_cast<int>(log.rend() - last_sync) - calls_before;
+
+    FaultyFileOps bad(temp / "graveyard2");
+    if (!exchange) bad.forbid_exchange();
+    bad.fail_call(nth, EIO);
+    CheckpointFolder folder(temp / "ckpt", bad);
+    CHECK(message_of([&] { Sample(20, "new").save_to(folder); }) ==
+          "cannot sync the folder '" + (temp / "ckpt").native() + "': Input/output error");
+    const std::vector<std::string> names = names_in(temp / "ckpt");
+    REQUIRE(names.size() == 2);
+    CHECK(names[0].starts_with(exchange ? ".tmp-20-" : ".aside-20-"));
+    CHECK(read_file(temp / "ckpt" / names[0] / "state.json") == old_state);
+    CHECK(folder.verify(20).extra.at("generation") == "new");
+  }
+}
+
 TEST_CASE("checkpoint: a disk that stays full leaves no temporary folder") {
   TempFolder temp;
   FaultyFileOps ops(temp / "graveyard");
@@ -466,6 +495,24 @@ TEST_CASE("checkpoint: retention keeps the last, the best, the protected and the
     CHECK(folder.retain(c.policy) == expected_removed);
     CHECK(folder.list() == c.kept);
     CHECK(names_in(temp / "ckpt").size() == c.kept.size() + (c.best ? 1 : 0));
+  }
+}
+
+TEST_CASE("checkpoint: removal takes the names for good before it takes the files") {
+  TempFolder temp;
+  FaultyFileOps ops(temp / "graveyard");
+  CheckpointFolder folder(temp / "ckpt", ops);
+  for (const std::int64_t step : {1, 2, 3}) Sample(step).save_to(folder);
+  const std::size_t before = ops.log().size();
+  CHECK(folder.retain({.keep_last = 1}) == std::vector<std::int64_t>{2, 1});
+  const std::vector<std::string> log(ops.log().begin() + static_cast<std::ptrdiff_t>(before),
+                                     ops.log().end());
+  REQUIRE(log.size() == 11);
+  CHECK(log[0].starts_with("rename .tmp-2-"));
+  CHECK(log[1].starts_with("rename .tmp-1-"));
+  CHECK(log[2] == "sync_folder ckpt");
+  for (std::size_t i = 3; i < log.size(); ++i) {
+    CHECK((log[i].starts_with("unlink ") || log[i].starts_with("remove_folder .tmp-")));
   }
 }
 

@@ -46,7 +46,7 @@ class FaultyFileOps final : public FileOps {
   void write_at_most(std::size_t bytes) { most_written_ = bytes; }
 
   [[nodiscard]] int calls() const { return calls_; }
-  /// "write step/a" and so on: the calls that reached the disk, in order.
+  /// "create a" and so on: the calls in order, but for those that a test made fail.
   [[nodiscard]] const std::vector<std::string>& log() const { return log_; }
 
   /// Makes the folder below `root` what a reboot would find.

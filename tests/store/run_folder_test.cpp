@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/fakes/temp_folder.h"
 #include "tests/store/faulty_file_ops.h"
