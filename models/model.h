@@ -21,7 +21,9 @@
 
 #include <any>
 #include <functional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "registry/catalog.h"
 #include "runner/graph/graph.h"
@@ -30,20 +32,31 @@ namespace runner::models {
 
 /// What the dataset and the loss ask of a model.
 struct Task {
-  graph::Shape input;         ///< of one sample
-  std::int64_t outputs = 0;   ///< numbers a sample that the model must give: classes, or target values
+  graph::Shape input;  ///< of one sample
+  std::int64_t outputs =
+      0;  ///< numbers a sample that the model must give: classes, or target values
+};
+
+/// Something wrong with a model's own options that their table can't say.
+struct Problem {
+  std::string path;  ///< relative to [model]: "layers[2].kernel"
+  std::string message;
+  std::string help;
 };
 
 struct Model : registry::Entry {
   /// `options` holds the model's own struct. Throws graph::ShapeError.
   std::function<graph::Graph(const std::any& options, const Task& task)> build;
+  /// All that is wrong with options that hold more than their table can check; may be empty.
+  std::function<std::vector<Problem>(const std::any& options)> check;
 };
 
 using Models = registry::Catalog<Model>;
 
 /// A catalog entry from a model file's parts.
 template <class O, std::size_t N>
-Model model(std::string_view name, std::string_view doc, const std::array<registry::Row<O>, N>& rows,
+Model model(std::string_view name, std::string_view doc,
+            const std::array<registry::Row<O>, N>& rows,
             graph::Graph (*build)(const O&, const Task&)) {
   Model entry;
   entry.name = name;

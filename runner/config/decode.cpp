@@ -148,6 +148,7 @@ class Decoder {
   Experiment run() {
     unknown_sections();
     for (const SectionInfo& section : sections()) decode(section);
+    check_model();
     refresh();
     return std::move(experiment_);
   }
@@ -311,6 +312,17 @@ class Decoder {
       out += name;
     }
     return out;
+  }
+
+  /// What the model says of options that hold more than one value (a list of layers).
+  void check_model() {
+    const auto* model = static_cast<const models::Model*>(experiment_.model.entry);
+    if (model == nullptr || !model->check) return;
+    for (models::Problem& problem : model->check(experiment_.model.options)) {
+      const std::string path = "model." + problem.path;
+      report(diag::Code::bad_layer, std::move(problem.message), key_span(path),
+             std::move(problem.help), path);
+    }
   }
 
   void unknown_sections() {

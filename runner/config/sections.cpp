@@ -1,5 +1,6 @@
 #include <array>
 
+#include "models/support/layers.h"
 #include "runner/config/experiment.h"
 
 namespace runner::config {
@@ -357,6 +358,7 @@ std::vector<const registry::Entry*> pointers(const C& catalog) {
 
 std::vector<const registry::Entry*> catalog_entries(std::string_view catalog) {
   if (catalog == "models") return pointers(models::all());
+  if (catalog == "layers") return pointers(models::layer_types());
   if (catalog == "datasets") return pointers(datasets::all());
   if (catalog == "losses") return pointers(components::losses());
   if (catalog == "optimizers") return pointers(components::optimizers());

@@ -21,7 +21,8 @@
 
 namespace runner::graph {
 
-using Shape = std::vector<std::int64_t>;  ///< without the batch dimension; {} is one number a sample
+using Shape =
+    std::vector<std::int64_t>;  ///< without the batch dimension; {} is one number a sample
 using Pair = std::array<std::int64_t, 2>;  ///< height, width
 
 /// "[1, 28, 28]".
@@ -155,7 +156,9 @@ class Builder {
   Node batch_norm(std::string name, Node x, BatchNorm op = {});
   Node layer_norm(std::string name, Node x, LayerNorm op = {});
   Node activation(std::string name, Node x, ActivationKind kind);
-  Node relu(std::string name, Node x) { return activation(std::move(name), x, ActivationKind::relu); }
+  Node relu(std::string name, Node x) {
+    return activation(std::move(name), x, ActivationKind::relu);
+  }
   Node max_pool2d(std::string name, Node x, MaxPool2d op = {});
   Node avg_pool2d(std::string name, Node x, AvgPool2d op = {});
   Node global_avg_pool(std::string name, Node x);
