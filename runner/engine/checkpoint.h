@@ -75,13 +75,14 @@ struct Snapshot {
 [[nodiscard]] std::vector<NamedTensor> read_weights(const std::filesystem::path& folder);
 
 struct WriterOptions {
-  std::filesystem::path folder;  ///< <run folder>/checkpoints
-  std::string plan_json;
-  std::string config_digest;
-  std::map<std::string, std::string> extra;  ///< for the manifest: versions, command line
+  std::filesystem::path folder = {};  ///< <run folder>/checkpoints
+  std::string plan_json = {};
+  std::string config_digest = {};
+  std::map<std::string, std::string> extra = {};  ///< for the manifest: versions, command line
   std::int64_t batches_per_epoch = 0;
-  std::filesystem::path csv;  ///< put on the disk before a checkpoint that counts on its length
-  store::RetentionPolicy retention;
+  std::filesystem::path csv =
+      {};  ///< put on the disk before a checkpoint that counts on its length
+  store::RetentionPolicy retention = {};
 };
 
 /// Writes snapshots on a thread of its own while training goes on. At most two wait: one that has

@@ -1,6 +1,7 @@
 #include "runner/engine/evaluate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace runner::engine {
 

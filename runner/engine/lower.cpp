@@ -1,7 +1,7 @@
 #include "runner/engine/lower.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/InferenceMode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <unordered_map>
@@ -37,8 +37,11 @@ at::Tensor initial(const graph::Layer& layer, const graph::Parameter& parameter,
   const auto cpu = options.device(at::kCPU);
   if (parameter.name == "num_batches_tracked") return at::zeros({}, cpu.dtype(at::kLong));
   if (is_dense(layer.op)) {
-    // kaiming_uniform(a = sqrt 5) of the weight and the bias's own bound are both 1 / sqrt(fan in).
-    const double bound = 1 / std::sqrt(static_cast<double>(fan_in(layer.parameters.front().shape)));
+    // In torch.nn's own steps, so that the bits are the same: kaiming_uniform(a = sqrt 5) for the
+    // weight, 1 / sqrt(fan in) for the bias; both come to the latter.
+    const double root = std::sqrt(static_cast<double>(fan_in(layer.parameters.front().shape)));
+    const double gain = std::sqrt(2.0 / (1 + 5));
+    const double bound = parameter.name == "weight" ? std::sqrt(3.0) * (gain / root) : 1 / root;
     return at::empty(parameter.shape, cpu).uniform_(-bound, bound);
   }
   const bool one = parameter.name == "weight" || parameter.name == "running_var";

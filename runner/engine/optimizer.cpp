@@ -1,6 +1,7 @@
 #include "runner/engine/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <stdexcept>
 #include <string>

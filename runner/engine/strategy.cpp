@@ -1,6 +1,7 @@
 #include "runner/engine/strategy.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <utility>
 

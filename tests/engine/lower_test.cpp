@@ -1,8 +1,10 @@
 #include "runner/engine/lower.h"
 
-#include <doctest/doctest.h>
 #include <torch/nn.h>
 #include <torch/utils.h>
+
+#undef CHECK  // LibTorch has one of its own
+#include <doctest/doctest.h>
 
 #include "runner/diag/error.h"
 #include "runner/graph/graph.h"
