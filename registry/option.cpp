@@ -10,7 +10,7 @@ namespace runner::registry {
 namespace {
 
 std::string number(double v) {
-  return std::floor(v) == v && std::abs(v) < 1e15 ? std::to_string(static_cast<std::int64_t>(v))
+  return std::floor(v) == v && std::abs(v) < 1e16 ? std::to_string(static_cast<std::int64_t>(v))
                                                   : to_toml(Value(v));
 }
 

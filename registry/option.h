@@ -25,6 +25,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -208,42 +210,54 @@ template <class O>
 class TypedTable final : public OptionTable {
  public:
   explicit TypedTable(std::span<const Row<O>> rows) : rows_(rows) {
-    const O defaults{};
-    for (const Row<O>& row : rows_) {
-      infos_.push_back(std::visit(
-          [&](auto member) {
-            const auto words = row.choices.words();
-            return OptionInfo{
-                .name = row.name,
-                .type =
-                    std::string(row.type.empty() ? detail::type_of(&(defaults.*member)) : row.type),
-                .doc = row.doc,
-                .range = row.range,
-                .choices = {words.begin(), words.end()},
-                .resume = row.resume,
-                .default_value = detail::write(defaults.*member)};
-          },
-          row.member));
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const auto words = rows_[i].choices.words();
+      infos_.push_back({.name = rows_[i].name,
+                        .type = std::string(rows_[i].type),
+                        .doc = rows_[i].doc,
+                        .range = rows_[i].range,
+                        .choices = {words.begin(), words.end()},
+                        .resume = rows_[i].resume,
+                        .default_value = get(&defaults(), i)});
+      if (rows_[i].type.empty()) infos_.back().type = type_name_of(i);
     }
   }
 
   [[nodiscard]] Value get(const void* object, std::size_t index) const override {
-    return std::visit(
-        [&](auto member) { return detail::write(static_cast<const O*>(object)->*member); },
-        rows_[index].member);
+    return with_member(index, object, [](const auto& member) { return detail::write(member); });
   }
   [[nodiscard]] std::optional<Misfit> set(void* object, std::size_t index,
                                           const Value& value) const override {
-    return std::visit(
-        [&](auto member) {
-          return detail::read(value, infos_[index], static_cast<O*>(object)->*member);
-        },
-        rows_[index].member);
+    return with_member(index, object,
+                       [&](auto& member) { return detail::read(value, infos_[index], member); });
   }
   [[nodiscard]] void* object(std::any& holder) const override { return std::any_cast<O>(&holder); }
   using OptionTable::object;
 
  private:
+  static const O& defaults() {
+    static const O value{};
+    return value;
+  }
+  [[nodiscard]] std::string type_name_of(std::size_t index) const {
+    return with_member(index, static_cast<const void*>(&defaults()),
+                       [](const auto& member) { return std::string(detail::type_of(&member)); });
+  }
+  /// Calls `use` with the member of row `index` in the struct at `object`, const as `object` is.
+  template <class Void, class Use>
+  auto with_member(std::size_t index, Void* object, const Use& use) const {
+    using Struct = std::conditional_t<std::is_const_v<Void>, const O, O>;
+    using Result = decltype(use(
+        std::declval<std::conditional_t<std::is_const_v<Void>, const bool&, bool&>>()));
+    if constexpr (std::is_empty_v<O>) {
+      return Result{};  // has no rows, so this is never called
+    } else {
+      return std::visit(
+          [&](auto member) { return Result(use(static_cast<Struct*>(object)->*member)); },
+          rows_[index].member);
+    }
+  }
+
   std::span<const Row<O>> rows_;
 };
 

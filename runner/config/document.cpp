@@ -152,41 +152,43 @@ std::string syntax_message(std::string_view description) {
   return "not valid TOML: " + text;
 }
 
-/// The first line that sets `key` at the top of its own table before `line`, for duplicates.
-std::optional<diag::Span> earlier_definition(const diag::SourceFile& source, std::uint32_t line,
-                                             std::string_view description) {
-  // toml++ says: cannot redefine existing integer 'optimizer.lr'
-  const std::size_t open = description.find("redefine existing");
-  if (open == std::string_view::npos) return {};
-  const std::size_t begin = description.find('\'', open);
-  const std::size_t end = description.find('\'', begin + 1);
-  if (begin == std::string_view::npos || end == std::string_view::npos) return {};
-  std::string_view path = description.substr(begin + 1, end - begin - 1);
-  const std::size_t dot = path.rfind('.');
-  const std::string_view key = dot == std::string_view::npos ? path : path.substr(dot + 1);
-  const std::string_view wanted_table = dot == std::string_view::npos ? "" : path.substr(0, dot);
-  std::string table;
-  for (std::uint32_t number = 1; number < line; ++number) {
-    std::string_view text = source.line(number);
-    const std::size_t first = text.find_first_not_of(" \t");
-    if (first == std::string_view::npos) continue;
-    text.remove_prefix(first);
-    if (text.front() == '[') {
-      const std::size_t close = text.find(']');
-      table =
-          std::string(text.substr(1, close == std::string_view::npos ? text.size() : close - 1));
-      if (table == path) {
-        return diag::Span{&source, number, static_cast<std::uint32_t>(first + 2),
-                          static_cast<std::uint32_t>(table.size())};
-      }
-    } else if (table == wanted_table && text.starts_with(key)) {
-      const std::string_view after = text.substr(key.size());
-      const std::size_t equals = after.find_first_not_of(" \t");
-      if (equals != std::string_view::npos && after[equals] == '=') {
-        return diag::Span{&source, number, static_cast<std::uint32_t>(first + 1),
-                          static_cast<std::uint32_t>(key.size())};
-      }
+/// What a line defines: a table by its header, or a key by what stands before its '='.
+struct Definition {
+  bool is_header = false;
+  std::string_view name;
+  std::uint32_t column = 0;
+};
+
+std::optional<Definition> definition_in(std::string_view line) {
+  const std::size_t first = line.find_first_not_of(" \t");
+  if (first == std::string_view::npos || line[first] == '#') return {};
+  const bool is_header = line[first] == '[';
+  const std::size_t begin = is_header ? line.find_first_not_of("[ \t", first) : first;
+  const std::size_t end = line.find(is_header ? ']' : '=', first);
+  if (begin == std::string_view::npos || end == std::string_view::npos || end <= begin) return {};
+  std::string_view name = line.substr(begin, end - begin);
+  name = name.substr(0, name.find_last_not_of(" \t") + 1);
+  return Definition{is_header, name, static_cast<std::uint32_t>(begin + 1)};
+}
+
+/// For a key or a table that is defined twice: the place of the second definition in `again`, and
+/// that of the first one as the result. toml++ reports the end of the second one only.
+std::optional<diag::Span> first_definition(const diag::SourceFile& source, diag::Span& again,
+                                           std::string_view description) {
+  if (description.find("redefine existing") == std::string_view::npos) return {};
+  const auto second = definition_in(source.line(again.line));
+  if (!second) return {};
+  const auto span = [&source](std::uint32_t line, const Definition& d) {
+    return diag::Span{&source, line, d.column, static_cast<std::uint32_t>(d.name.size())};
+  };
+  again = span(again.line, *second);
+  for (std::uint32_t number = again.line - 1; number > 0; --number) {
+    const auto definition = definition_in(source.line(number));
+    if (!definition) continue;
+    if (definition->is_header == second->is_header && definition->name == second->name) {
+      return span(number, *definition);
     }
+    if (definition->is_header && !second->is_header) return {};
   }
   return {};
 }
@@ -279,14 +281,16 @@ std::optional<Document> parse_document(const diag::SourceFile& source, diag::Sin
     return document;
   } catch (const toml::parse_error& error) {
     const auto begin = error.source().begin;
-    const auto line = static_cast<std::uint32_t>(begin.line);
+    diag::Span at{&source, static_cast<std::uint32_t>(begin.line),
+                  static_cast<std::uint32_t>(begin.column), 1};
+    const auto first = first_definition(source, at, error.description());
     diag::Diagnostic d{.code = diag::Code::syntax,
                        .message = syntax_message(error.description()),
-                       .at = {&source, line, static_cast<std::uint32_t>(begin.column), 1},
+                       .at = at,
                        .notes = {},
                        .help = {},
                        .key = {}};
-    if (auto first = earlier_definition(source, line, error.description())) {
+    if (first) {
       d.notes.push_back({"first defined here", *first});
       d.help = "keep one of the two";
     }

@@ -156,7 +156,7 @@ TEST_CASE("override: mistakes point at the argument") {
                "argument 2 C002 'trainer.max_epochs': expected an integer, at least 1, found "
                "the float 1.5"},
        }) {
-    CAPTURE(row.argument);
+    CAPTURE(std::string(row.argument));
     Loading t;
     t.load({row.argument});
     CHECK(t.found() == Lines{row.line});
@@ -260,7 +260,7 @@ TEST_CASE("load: a seed beyond 53 bits, and nan or inf where a number belongs, a
         "seed=9223372036854775807", "dataset.batch_size=0", "dataset.batch_size=-4",
         "trainer.accumulate=0", "trainer.accumulate=-1", "trainer.accumulate=1.5",
         "trainer.gradient_clip=-1", "trainer.gradient_clip=0", "trainer.max_steps=0"}) {
-    CAPTURE(bad);
+    CAPTURE(std::string(bad));
     Loading t;
     t.load({bad});
     REQUIRE(t.found().size() == 1);
