@@ -1,0 +1,31 @@
+// Estimates of what a run takes, from its graph alone.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runner/check/cost.h"
+#include "runner/graph/graph.h"
+
+namespace runner::check {
+
+/// What the estimate of a device's memory depends on.
+struct MemoryTask {
+  std::string_view precision = "32";
+  int optimizer_tensors = 0;    ///< of a weight's size, for each weight
+  std::int64_t batch_size = 1;  ///< samples that the device works on at once
+  std::int64_t parts = 1;       ///< devices that one copy of the model is cut over
+};
+
+/// Bytes on each device: weights with buffers (and, with autocast, their copies in 16 bits),
+/// gradients, optimizer state, and the activations that a batch's backward pass needs.
+[[nodiscard]] Memory estimate_memory(const graph::Graph& graph, const MemoryTask& task);
+
+/// Bytes of a checkpoint's tensors: weights, buffers and optimizer state.
+[[nodiscard]] std::int64_t checkpoint_size(const graph::Graph& graph, const MemoryTask& task);
+
+/// The largest batch whose estimate is at most `bytes`; 0 if none is.
+[[nodiscard]] std::int64_t largest_batch(const graph::Graph& graph, MemoryTask task,
+                                         std::int64_t bytes);
+
+}  // namespace runner::check
