@@ -16,14 +16,19 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
 namespace runner::graph {
 
-using Shape =
-    std::vector<std::int64_t>;  ///< without the batch dimension; {} is one number a sample
+/// Sizes without the batch dimension; {} is one number a sample.
+using Shape = std::vector<std::int64_t>;
 using Pair = std::array<std::int64_t, 2>;  ///< height, width
+
+/// Largest element count of one tensor: far above any memory, low enough that sums of a model's
+/// counts and byte sizes stay within 63 bits.
+inline constexpr std::int64_t kMostElements = std::int64_t{1} << 47;
 
 /// "[1, 28, 28]".
 [[nodiscard]] std::string to_text(const Shape& shape);
@@ -100,7 +105,7 @@ struct Layer {
   std::vector<std::size_t> inputs;  ///< indices of earlier layers
   Shape output;
   std::vector<Parameter> parameters;
-  std::int64_t flops = 0;  ///< of one sample's forward pass; a multiply-add counts as 2
+  std::int64_t flops = 0;  ///< of one sample's forward pass, see Graph::flops
   std::string path;        ///< the option it comes from, "layers[3]" or "hidden"; may be empty
 };
 
@@ -126,9 +131,15 @@ class Graph {
   [[nodiscard]] const Shape& output() const { return layers_.back().output; }
   [[nodiscard]] std::int64_t parameter_count() const;  ///< trainable elements
   [[nodiscard]] std::int64_t buffer_count() const;     ///< elements that are kept but not trained
-  [[nodiscard]] std::int64_t flops() const;            ///< forward pass of one sample
-  /// Elements that the backward pass needs kept, of one sample: the input and every output that
-  /// isn't overwritten in place or a view.
+  /// Forward pass of one sample. linear and conv2d: 2 a multiply-add and 1 a bias; batch_norm 4 and
+  /// layer_norm 8 an element; pools 1 for each element of each window; activations, dropout and
+  /// add 1 an element.
+  [[nodiscard]] std::int64_t flops() const;
+  /// Elements of one sample that are in memory when the forward pass of training ends: the input,
+  /// the output, and what each layer keeps for its backward pass, each tensor once. linear, conv2d,
+  /// norms and avg_pool2d keep their input; relu, tanh and sigmoid their output, other activations
+  /// their input; max_pool2d its input and its 64-bit indices, which count twice; dropout its mask.
+  /// add, flatten (a view) and global_avg_pool keep nothing.
   [[nodiscard]] std::int64_t activation_count() const;
 
  private:
@@ -144,13 +155,24 @@ class Builder {
   struct Node {
     std::size_t index;
   };
+  /// Throws ShapeError for an input without elements or of more than kMostElements.
   explicit Builder(Shape input);
 
   [[nodiscard]] Node input() const { return {0}; }
   [[nodiscard]] const Shape& shape(Node node) const { return layers_[node.index].output; }
   /// The option that the layers added from now on come from; for the diagnostics' place.
-  void at(std::string path) { path_ = std::move(path); }
+  void at(std::string path) {
+    path_ = std::move(path);
+    has_options_ = false;
+  }
+  /// The table that holds the next layers' own options ("layers[2]"; "" for the model's): a misfit
+  /// of the kernel is then at "layers[2].kernel".
+  void at_table(std::string path) {
+    path_ = std::move(path);
+    has_options_ = true;
+  }
 
+  // Each throws ShapeError for a misfit, std::logic_error for a name that is taken.
   Node linear(std::string name, Node x, Linear op);
   Node conv2d(std::string name, Node x, Conv2d op);
   Node batch_norm(std::string name, Node x, BatchNorm op = {});
@@ -171,14 +193,27 @@ class Builder {
 
  private:
   Node append(Layer layer);
-  [[noreturn]] void misfit(std::string_view name, const std::string& message,
+  template <class Op>
+  Node pool2d(std::string name, Node x, const Op& op);
+  /// A layer over x that keeps its shape and owns nothing.
+  [[nodiscard]] Layer over(std::string name, Op op, Node x) const;
+  /// `factors` and `more`: the operations at each element of the output are their product + more.
+  void count_flops(Layer& layer, const std::vector<std::int64_t>& factors,
+                   std::int64_t more = 0) const;
+  void need_size(const Layer& layer) const;
+  void need_features(const Layer& layer) const;
+  void need_image(const Layer& layer) const;
+  [[noreturn]] void misfit(const Layer& layer, const std::string& message,
                            std::string_view option = {}, std::string help = {}) const;
 
   std::vector<Layer> layers_;
+  std::unordered_set<std::string> names_;
   std::string path_;
+  bool has_options_ = false;
 };
 
-/// relu, gelu, … by name; for a model's `activation` option (its choices: kActivationNames).
+/// relu, gelu, … by name; for a model's `activation` option. Throws std::logic_error for another
+/// name: the option's choices are these.
 [[nodiscard]] ActivationKind activation_from(std::string_view name);
 
 }  // namespace runner::graph
