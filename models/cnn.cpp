@@ -20,7 +20,7 @@ constexpr auto kRows = registry::rows<Options>({
      .range = registry::at_least(1)},
     {.name = "kernel",
      .member = &Options::kernel,
-     .doc = "side of the square kernels; padded to keep the size when odd",
+     .doc = "side of the square kernels, in pixels; padding keeps the image's size when it is odd",
      .range = registry::at_least(1)},
     {.name = "hidden",
      .member = &Options::hidden,
@@ -51,14 +51,16 @@ graph::Graph build(const Options& options, const Task& task) {
   };
   for (std::size_t i = 0; i < options.channels.size(); ++i) {
     const std::string n = std::to_string(i + 1);
-    g.at("channels[" + std::to_string(i) + "]");
+    g.at_table("");
     x = g.conv2d("conv" + n, x,
                  {.out = options.channels[i],
                   .kernel = {options.kernel, options.kernel},
                   .padding = {padding, padding},
                   .bias = !options.batch_norm});
     if (options.batch_norm) x = g.batch_norm("bn" + n, x);
-    x = g.max_pool2d("pool" + n, activate(x));
+    x = activate(x);
+    g.at("channels[" + std::to_string(i) + "]");
+    x = g.max_pool2d("pool" + n, x);
   }
   x = g.flatten("flatten", x);
   for (std::size_t i = 0; i <= options.hidden.size(); ++i) {

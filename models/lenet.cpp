@@ -23,11 +23,11 @@ constexpr auto kRows = registry::rows<Options>({
      .range = registry::at_least(1)},
     {.name = "kernel",
      .member = &Options::kernel,
-     .doc = "side of the convolutions' square kernel",
+     .doc = "side of the convolutions' square kernels, in pixels",
      .range = registry::at_least(1)},
     {.name = "padding",
      .member = &Options::padding,
-     .doc = "zeros around the input of the first convolution",
+     .doc = "zeros on each side of the first convolution's input, in pixels",
      .range = registry::at_least(0)},
     {.name = "activation",
      .member = &Options::activation,
@@ -45,25 +45,24 @@ graph::Graph build(const Options& options, const Task& task) {
   for (std::size_t i = 0; i < options.channels.size(); ++i) {
     const std::string n = std::to_string(i + 1);
     const std::int64_t padding = i == 0 ? options.padding : 0;
-    g.at("kernel");
+    g.at_table("");
     x = g.conv2d("conv" + n, x,
                  {.out = options.channels[i],
                   .kernel = {options.kernel, options.kernel},
                   .padding = {padding, padding}});
-    g.at("channels[" + std::to_string(i) + "]");
     x = g.activation(options.activation + n, x, activation);
+    g.at("channels[" + std::to_string(i) + "]");
     x = g.max_pool2d("pool" + n, x);
   }
   x = g.flatten("flatten", x);
-  std::size_t layer = 0;
-  for (; layer < options.hidden.size(); ++layer) {
-    g.at("hidden[" + std::to_string(layer) + "]");
-    x = g.linear("fc" + std::to_string(layer + 1), x, {.out = options.hidden[layer]});
-    x = g.activation(options.activation + std::to_string(options.channels.size() + layer + 1), x,
+  for (std::size_t i = 0; i < options.hidden.size(); ++i) {
+    g.at("hidden[" + std::to_string(i) + "]");
+    x = g.linear("fc" + std::to_string(i + 1), x, {.out = options.hidden[i]});
+    x = g.activation(options.activation + std::to_string(options.channels.size() + i + 1), x,
                      activation);
   }
   g.at("");
-  x = g.linear("fc" + std::to_string(layer + 1), x, {.out = task.outputs});
+  x = g.linear("fc" + std::to_string(options.hidden.size() + 1), x, {.out = task.outputs});
   return std::move(g).finish(x);
 }
 

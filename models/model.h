@@ -33,8 +33,8 @@ namespace runner::models {
 /// What the dataset and the loss ask of a model.
 struct Task {
   graph::Shape input;  ///< of one sample
-  std::int64_t outputs =
-      0;  ///< numbers a sample that the model must give: classes, or target values
+  /// Numbers a sample that the model must give: classes, or target values; at least 1.
+  std::int64_t outputs = 0;
 };
 
 /// Something wrong with a model's own options that their table can't say.
@@ -45,13 +45,19 @@ struct Problem {
 };
 
 struct Model : registry::Entry {
-  /// `options` holds the model's own struct. Throws graph::ShapeError.
+  /// `options` holds the model's own struct; the graph's output is [task.outputs]. Throws
+  /// graph::ShapeError.
   std::function<graph::Graph(const std::any& options, const Task& task)> build;
   /// All that is wrong with options that hold more than their table can check; may be empty.
   std::function<std::vector<Problem>(const std::any& options)> check;
 };
 
 using Models = registry::Catalog<Model>;
+
+/// Throws graph::ShapeError when the task asks for no outputs.
+void require_outputs(const Task& task);
+/// Throws graph::ShapeError, with `path`, when the graph's output isn't [task.outputs].
+void require_fit(const graph::Graph& graph, const Task& task, std::string path = {});
 
 /// A catalog entry from a model file's parts.
 template <class O, std::size_t N>
@@ -64,7 +70,10 @@ Model model(std::string_view name, std::string_view doc,
   entry.options = &registry::table_of<O>(rows);
   entry.defaults = O{};
   entry.build = [build](const std::any& options, const Task& task) {
-    return build(std::any_cast<const O&>(options), task);
+    require_outputs(task);
+    graph::Graph graph = build(std::any_cast<const O&>(options), task);
+    require_fit(graph, task);
+    return graph;
   };
   return entry;
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "models/model.h"
 
@@ -26,11 +27,14 @@ static_assert(registry::covers<Options>(kRows));
 
 using graph::Builder;
 
-/// Layers are named as torchvision names them, so that its weights fit.
+/// Adds residual blocks. Layers that own tensors are named as torchvision names them, so that its
+/// weights fit; where a block changes the shape, its shortcut is a 1x1 convolution with batch norm
+/// (the paper's option B) at every depth.
 class Residual {
  public:
   explicit Residual(Builder& g) : g_(g) {}
 
+  /// A square convolution that keeps the image's size at stride 1, and batch norm.
   Builder::Node conv_bn(const std::string& conv, const std::string& bn, Builder::Node x,
                         std::int64_t out, std::int64_t kernel, std::int64_t stride) {
     const std::int64_t padding = kernel / 2;
@@ -90,45 +94,71 @@ constexpr std::array<Layout, 7> kLayouts = {{
     {50, {3, 4, 6, 3}, true, false},
 }};
 
-graph::Graph build(const Options& options, const Task& task) {
-  const auto layout = std::find_if(kLayouts.begin(), kLayouts.end(),
-                                   [&](const Layout& l) { return l.depth == options.depth; });
+std::optional<Problem> fault(const Options& options) {
+  const auto is_depth = [&](const Layout& layout) { return layout.depth == options.depth; };
+  const auto layout = std::find_if(kLayouts.begin(), kLayouts.end(), is_depth);
+  const std::string depth = std::to_string(options.depth);
   if (layout == kLayouts.end()) {
-    throw graph::ShapeError("there is no resnet of depth " + std::to_string(options.depth), "depth",
-                            "the depths are 20, 32, 44, 56 and 18, 34, 50");
+    return Problem{"depth", "there is no resnet of depth " + depth,
+                   "the depths are 20, 32, 44, 56 (CIFAR's) and 18, 34, 50 (ImageNet's)"};
   }
+  if (layout->small && options.stem == "imagenet") {
+    return Problem{"stem", "a resnet of depth " + depth + " has no imagenet stem",
+                   "choose depth 18, 34 or 50, or leave the stem out"};
+  }
+  return {};
+}
+
+bool has_cifar_stem(const Layout& layout, const Options& options, const graph::Shape& input) {
+  constexpr std::int64_t kSmallImage = 64;
+  if (layout.small || options.stem == "cifar") return true;
+  const bool is_small = input.size() == 3 && std::max(input[1], input[2]) <= kSmallImage;
+  return options.stem == "auto" && is_small;
+}
+
+graph::Graph build(const Options& options, const Task& task) {
+  if (const auto problem = fault(options)) {
+    throw graph::ShapeError(problem->message, problem->path, problem->help);
+  }
+  const Layout& layout =
+      *std::find_if(kLayouts.begin(), kLayouts.end(),
+                    [&](const Layout& candidate) { return candidate.depth == options.depth; });
   Builder g(task.input);
   g.at("name");
-  Residual blocks(g);
+  Residual net(g);
+  std::int64_t channels = layout.small ? 16 : 64;
   auto x = g.input();
-  constexpr std::int64_t kSmallImage = 64;
-  const bool small_image =
-      task.input.size() == 3 && std::max(task.input[1], task.input[2]) <= kSmallImage;
-  const bool cifar_stem =
-      layout->small || options.stem == "cifar" || (options.stem == "auto" && small_image);
-  std::int64_t channels = layout->small ? 16 : 64;
-  x = g.relu("relu",
-             blocks.conv_bn("conv1", "bn1", x, channels, cifar_stem ? 3 : 7, cifar_stem ? 1 : 2));
-  if (!cifar_stem)
+  if (has_cifar_stem(layout, options, task.input)) {
+    x = g.relu("relu", net.conv_bn("conv1", "bn1", x, channels, 3, 1));
+  } else {
+    x = g.relu("relu", net.conv_bn("conv1", "bn1", x, channels, 7, 2));
     x = g.max_pool2d("maxpool", x, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}});
-  for (std::size_t stage = 0; stage < layout->blocks.size(); ++stage) {
-    for (std::int64_t block = 0; block < layout->blocks[stage]; ++block) {
+  }
+  for (std::size_t stage = 0; stage < layout.blocks.size(); ++stage) {
+    for (std::int64_t block = 0; block < layout.blocks[stage]; ++block) {
       const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
       const std::int64_t stride = stage > 0 && block == 0 ? 2 : 1;
-      x = layout->bottleneck ? blocks.bottleneck(name, x, channels, stride)
-                             : blocks.basic(name, x, channels, stride);
+      x = layout.bottleneck ? net.bottleneck(name, x, channels, stride)
+                            : net.basic(name, x, channels, stride);
     }
     channels *= 2;
   }
-  x = g.global_avg_pool("avgpool", x);
-  x = g.linear("fc", x, {.out = task.outputs});
+  x = g.linear("fc", g.global_avg_pool("avgpool", x), {.out = task.outputs});
   return std::move(g).finish(x);
+}
+
+std::vector<Problem> check(const std::any& options) {
+  const auto problem = fault(std::any_cast<const Options&>(options));
+  return problem ? std::vector{*problem} : std::vector<Problem>();
 }
 
 }  // namespace
 
 void register_resnet(Models& models) {
-  models.add(model<Options>("resnet", "residual network with projection shortcuts", kRows, build));
+  Model entry = model<Options>(
+      "resnet", "residual network with projection shortcuts (He et al. 2015)", kRows, build);
+  entry.check = check;
+  models.add(std::move(entry));
 }
 
 }  // namespace runner::models

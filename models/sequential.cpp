@@ -11,29 +11,29 @@ struct Options {
 constexpr auto kRows = registry::rows<Options>({
     {.name = "layers",
      .member = &Options::layers,
-     .doc = "the layers from input to output, each a table with its type",
-     .type = "array of tables"},
+     .doc =
+         "the layers from input to output, each a table: its type, a name if wanted, its options",
+     .type = "list of layers"},
 });
 static_assert(registry::covers<Options>(kRows));
 
 graph::Graph build(const Options& options, const Task& task) {
   std::vector<Problem> problems;
   const std::vector<LayerSpec> layers = read_layers(options.layers, problems);
-  if (!problems.empty())
-    throw graph::ShapeError(problems.front().message, problems.front().path, problems.front().help);
+  if (!problems.empty()) {
+    Problem& first = problems.front();
+    throw graph::ShapeError(first.message, std::move(first.path), std::move(first.help));
+  }
   graph::Builder g(task.input);
   auto x = g.input();
   for (const LayerSpec& layer : layers) {
-    g.at(layer.path);
+    g.at_table(layer.path);
     x = layer.type->add(g, layer.name, x, layer.options);
   }
-  if (g.shape(x) != graph::Shape{task.outputs}) {
-    throw graph::ShapeError("the last layer gives " + graph::to_text(g.shape(x)) +
-                                ", and the task needs " + graph::to_text({task.outputs}),
-                            layers.back().path,
-                            "end with a linear layer of out = " + std::to_string(task.outputs));
-  }
-  return std::move(g).finish(x);
+  graph::Graph graph = std::move(g).finish(x);
+  const bool has_out = layers.back().type->options->find("out") != nullptr;
+  require_fit(graph, task, layers.back().path + (has_out ? ".out" : ""));
+  return graph;
 }
 
 std::vector<Problem> check(const std::any& options) {

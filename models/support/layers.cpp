@@ -1,6 +1,6 @@
 #include "models/support/layers.h"
 
-#include <map>
+#include <optional>
 
 namespace runner::models {
 
@@ -10,10 +10,8 @@ using graph::Builder;
 using graph::Pair;
 using registry::Value;
 
-constexpr std::string_view kPairType = "integer or [height, width]";
-
 struct LinearOptions {
-  std::int64_t out = 0;
+  std::optional<std::int64_t> out;  ///< needed; read_layers sees to it
   bool bias = true;
 };
 constexpr auto kLinear = registry::rows<LinearOptions>({
@@ -26,7 +24,7 @@ constexpr auto kLinear = registry::rows<LinearOptions>({
 static_assert(registry::covers<LinearOptions>(kLinear));
 
 struct ConvOptions {
-  std::int64_t out = 0;
+  std::optional<std::int64_t> out;  ///< needed; read_layers sees to it
   Value kernel = 3;
   Value stride = 1;
   Value padding = 0;
@@ -42,18 +40,22 @@ constexpr auto kConv = registry::rows<ConvOptions>({
     {.name = "kernel",
      .member = &ConvOptions::kernel,
      .doc = "size of the kernel",
+     .range = registry::at_least(1),
      .type = kPairType},
     {.name = "stride",
      .member = &ConvOptions::stride,
      .doc = "pixels from one window to the next",
+     .range = registry::at_least(1),
      .type = kPairType},
     {.name = "padding",
      .member = &ConvOptions::padding,
      .doc = "zeros on each side",
+     .range = registry::at_least(0),
      .type = kPairType},
     {.name = "dilation",
      .member = &ConvOptions::dilation,
      .doc = "pixels from one kernel element to the next",
+     .range = registry::at_least(1),
      .type = kPairType},
     {.name = "groups",
      .member = &ConvOptions::groups,
@@ -74,14 +76,17 @@ constexpr auto kPool = registry::rows<PoolOptions>({
     {.name = "kernel",
      .member = &PoolOptions::kernel,
      .doc = "size of the window",
+     .range = registry::at_least(1),
      .type = kPairType},
     {.name = "stride",
      .member = &PoolOptions::stride,
      .doc = "pixels from one window to the next; the kernel when absent",
+     .range = registry::at_least(1),
      .type = kPairType},
     {.name = "padding",
      .member = &PoolOptions::padding,
      .doc = "pixels on each side, at most half the kernel",
+     .range = registry::at_least(0),
      .type = kPairType},
 });
 static_assert(registry::covers<PoolOptions>(kPool));
@@ -127,17 +132,6 @@ static_assert(registry::covers<DropoutOptions>(kDropout));
 struct NoOptions {};
 constexpr std::array<registry::Row<NoOptions>, 0> kNoRows = {};
 
-/// An integer stands for both sides. Nothing if it is neither an integer nor two of them.
-std::optional<Pair> read_pair(const Value& value) {
-  if (const auto* side = value.get_if<std::int64_t>()) return Pair{*side, *side};
-  const auto* sides = value.get_if<Value::Array>();
-  if (sides == nullptr || sides->size() != 2) return {};
-  const auto* height = (*sides)[0].get_if<std::int64_t>();
-  const auto* width = (*sides)[1].get_if<std::int64_t>();
-  if (height == nullptr || width == nullptr) return {};
-  return Pair{*height, *width};
-}
-
 template <class Op>
 Op pool_op(const PoolOptions& o) {
   const Pair kernel = *read_pair(o.kernel);
@@ -174,12 +168,12 @@ registry::Catalog<LayerType> build() {
   all.add(layer_type<LinearOptions>("linear", "every output a weighted sum of every input", kLinear,
                                     [](Builder& g, Name n, Node x, const LinearOptions& o) {
                                       return g.linear(std::move(n), x,
-                                                      {.out = o.out, .bias = o.bias});
+                                                      {.out = *o.out, .bias = o.bias});
                                     }));
   all.add(layer_type<ConvOptions>("conv2d", "convolution over an image", kConv,
                                   [](Builder& g, Name n, Node x, const ConvOptions& o) {
                                     return g.conv2d(std::move(n), x,
-                                                    {.out = o.out,
+                                                    {.out = *o.out,
                                                      .kernel = *read_pair(o.kernel),
                                                      .stride = *read_pair(o.stride),
                                                      .padding = *read_pair(o.padding),
@@ -231,153 +225,21 @@ registry::Catalog<LayerType> build() {
   return all;
 }
 
-std::string joined(const std::vector<std::string_view>& words) {
-  std::string out;
-  for (const std::string_view word : words) out += (out.empty() ? "" : ", ") + std::string(word);
-  return out;
-}
-
-std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates) {
-  const std::string_view near = registry::nearest(word, candidates);
-  return near.empty() ? "" : "did you mean '" + std::string(near) + "'? ";
-}
-
-/// Reads one table of the array.
-class LayerReader {
- public:
-  LayerReader(const Value::Table& table, std::string path, std::vector<Problem>& problems)
-      : table_(table), path_(std::move(path)), problems_(problems) {}
-
-  std::optional<LayerSpec> read() {
-    const std::size_t before = problems_.size();
-    const LayerType* type = read_type();
-    if (type == nullptr) return {};
-    LayerSpec spec{.type = type, .name = {}, .options = type->defaults, .path = path_};
-    for (const auto& [key, value] : table_) {
-      if (key == "type") continue;
-      if (key == "name") {
-        read_name(value, spec);
-      } else {
-        read_option(*type, key, value, spec.options);
-      }
-    }
-    need_outputs(*type);
-    if (problems_.size() > before) return {};
-    return spec;
-  }
-
- private:
-  const LayerType* read_type() {
-    const auto names = layer_types().names();
-    const Value* value = registry::find(table_, "type");
-    if (value == nullptr) {
-      problem("", "a layer without a type", "add type = one of " + joined(names));
-      return nullptr;
-    }
-    const auto* text = value->get_if<std::string>();
-    if (text == nullptr) {
-      problem("type",
-              "the type of a layer is a string, not " + std::string(registry::type_name(*value)),
-              "");
-      return nullptr;
-    }
-    const LayerType* type = layer_types().find(*text);
-    if (type == nullptr)
-      problem("type", "unknown type of layer '" + *text + "'",
-              did_you_mean(*text, names) + "there are " + joined(names));
-    return type;
-  }
-
-  void read_name(const Value& value, LayerSpec& spec) {
-    const auto* text = value.get_if<std::string>();
-    if (text == nullptr || text->empty()) {
-      problem("name", "the name of a layer is a string that isn't empty", "");
-    } else {
-      spec.name = *text;
-    }
-  }
-
-  void read_option(const LayerType& type, const std::string& key, const Value& value,
-                   std::any& options) {
-    const registry::OptionInfo* option = type.options->find(key);
-    if (option == nullptr) {
-      std::vector<std::string_view> keys = {"type", "name"};
-      for (const registry::OptionInfo& o : type.options->options()) keys.push_back(o.name);
-      problem(key, "a " + std::string(type.name) + " layer has no '" + key + "'",
-              did_you_mean(key, keys) + "its keys are " + joined(keys));
-      return;
-    }
-    if (option->type == kPairType && !read_pair(value)) {
-      problem(key,
-              "'" + key + "': expected an integer or [height, width], found " +
-                  registry::to_toml(value),
-              "");
-      return;
-    }
-    if (const auto misfit =
-            type.options->set(type.options->object(options), type.options->index(key), value)) {
-      problem(key, "'" + key + "': " + misfit->message, "");
-    }
-  }
-
-  /// What a layer gives can't be guessed.
-  void need_outputs(const LayerType& type) {
-    if (type.options->find("out") == nullptr || registry::find(table_, "out") != nullptr) return;
-    problem("", "a " + std::string(type.name) + " layer needs 'out'",
-            "add out = the number of outputs");
-  }
-
-  void problem(const std::string& key, std::string message, std::string help) {
-    problems_.push_back(
-        {key.empty() ? path_ : path_ + "." + key, std::move(message), std::move(help)});
-  }
-
-  const Value::Table& table_;
-  std::string path_;
-  std::vector<Problem>& problems_;
-};
-
 }  // namespace
+
+std::optional<Pair> read_pair(const Value& value) {
+  if (const auto* side = value.get_if<std::int64_t>()) return Pair{*side, *side};
+  const auto* sides = value.get_if<Value::Array>();
+  if (sides == nullptr || sides->size() != 2) return {};
+  const auto* height = (*sides)[0].get_if<std::int64_t>();
+  const auto* width = (*sides)[1].get_if<std::int64_t>();
+  if (height == nullptr || width == nullptr) return {};
+  return Pair{*height, *width};
+}
 
 const registry::Catalog<LayerType>& layer_types() {
   static const registry::Catalog<LayerType> types = build();
   return types;
-}
-
-std::vector<LayerSpec> read_layers(const Value& layers, std::vector<Problem>& problems) {
-  std::vector<LayerSpec> specs;
-  const auto* array = layers.get_if<Value::Array>();
-  if (array == nullptr || array->empty()) {
-    problems.push_back({"layers", "a sequential model needs layers",
-                        "write [[model.layers]] with type = … for each layer"});
-    return specs;
-  }
-  std::map<std::string, int> count;
-  std::map<std::string, std::string> taken;
-  for (std::size_t i = 0; i < array->size(); ++i) {
-    const std::string path = "layers[" + std::to_string(i) + "]";
-    const auto* table = (*array)[i].get_if<Value::Table>();
-    if (table == nullptr) {
-      problems.push_back(
-          {path, "a layer is a table, not " + std::string(registry::type_name((*array)[i])),
-           "write [[model.layers]]"});
-      continue;
-    }
-    std::optional<LayerSpec> spec = LayerReader(*table, path, problems).read();
-    if (!spec) continue;
-    if (spec->name.empty()) {
-      const std::string type(spec->type->name);
-      spec->name = type + std::to_string(++count[type]);
-    }
-    if (const auto [at, is_new] = taken.emplace(spec->name, path); !is_new) {
-      problems.push_back({path,
-                          "two layers are called '" + spec->name + "': this one and " + at->second,
-                          "give one another name"});
-      continue;
-    }
-    specs.push_back(std::move(*spec));
-  }
-  return specs;
 }
 
 }  // namespace runner::models

@@ -2,6 +2,7 @@
 
 #include <any>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,16 @@ struct LayerType : registry::Entry {
 };
 [[nodiscard]] const registry::Catalog<LayerType>& layer_types();
 
+/// The type of an option that takes a height and a width.
+inline constexpr std::string_view kPairType = "integer or [height, width]";
+/// An integer stands for both sides. Nothing if it is neither an integer nor two of them.
+[[nodiscard]] std::optional<graph::Pair> read_pair(const registry::Value& value);
+
 /// A layer as written in a file, understood.
 struct LayerSpec {
   const LayerType* type;
-  std::string name;  ///< given, or made from the type and its number
-  std::any options;
+  std::string name;  ///< given, or the type and a number: "conv2d1"
+  std::any options;  ///< the type's own struct
   std::string path;  ///< "layers[2]"
 };
 
