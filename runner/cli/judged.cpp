@@ -16,10 +16,29 @@
 
 namespace runner::cli {
 
+namespace {
+
+/// Sections that other commands will use; saying nothing would let them be taken for settings.
+void report_unused_sections(const config::Experiment& experiment, diag::Sink& sink) {
+  for (const char* section : {"slurm", "sweep"}) {
+    if (!experiment.has_section(section)) continue;
+    sink.report({.code = diag::Code::section_without_effect,
+                 .message = "[" + std::string(section) +
+                            "] is checked, and has no effect on a run of this file",
+                 .at = experiment.origins.at(section).key,
+                 .notes = {},
+                 .help = {},
+                 .key = section});
+  }
+}
+
+}  // namespace
+
 void judge_file(const std::filesystem::path& file, std::span<const config::Override> overrides,
                 const check::MachineView& machine, Judged& judged) {
   judged.experiment = config::load(file, overrides, host::system_files(),
                                    host::system_environment(), judged.sources, judged.sink);
+  if (judged.experiment) report_unused_sections(*judged.experiment, judged.sink);
   // A value that is wrong by itself was replaced by its default, so what the rules would say about
   // it isn't about the file.
   if (!judged.experiment || judged.sink.errors() > 0) return;

@@ -32,17 +32,20 @@ namespace fs = std::filesystem;
 constexpr std::string_view kCheckpoints = "checkpoints";
 constexpr std::string_view kConfig = "config.toml";
 
-/// Reads and judges for this machine; throws nothing, but ends in diagnostics printed.
-bool judge_here(const fs::path& file, std::span<const config::Override> overrides, Judged& judged) {
+enum class Warnings { shown, hidden };
+
+/// Reads and judges for this machine; prints what is wrong and says whether it can go on. The
+/// warnings of a stored configuration were shown when its run began.
+bool judge_here(const fs::path& file, std::span<const config::Override> overrides,
+                Warnings warnings, Judged& judged) {
   judge_file(file, overrides, this_machine("."), judged);
-  if (!judged.sink.all().empty()) {
+  const bool fine = judged.sink.errors() == 0;
+  if (!judged.sink.all().empty() && (!fine || warnings == Warnings::shown)) {
     std::cerr << diag::render_text(judged.sink.sorted(), color(STDERR_FILENO)) << "\n";
   }
-  if (judged.sink.errors() > 0) {
-    std::cerr << judged.sink.errors() << (judged.sink.errors() == 1 ? " error\n" : " errors\n");
-    return false;
-  }
-  return true;
+  if (fine) return true;
+  std::cerr << judged.sink.errors() << (judged.sink.errors() == 1 ? " error\n" : " errors\n");
+  return false;
 }
 
 void need_executable(const check::Verdict& verdict) {
@@ -67,20 +70,29 @@ void need_data(const config::Experiment& experiment) {
 
 fs::path worker_path() { return host::self_exe_folder() / "runner-worker"; }
 
-/// GPUs that the run holds as long as it lives; with auto_select_gpus also which ones.
+/// GPUs that the run holds as long as it lives. The plan's ids, which count within
+/// CUDA_VISIBLE_DEVICES, become the machine's own; with auto_select_gpus they are picked here.
 std::vector<host::GpuLease> lease_gpus(const config::Experiment& experiment, plan::Plan& plan) {
   if (plan.devices.type != "cuda") return {};
-  host::GpuPicker picker(host::system_machine(), host::system_environment(), host::system_clock());
-  if (!experiment.trainer.auto_select_gpus) {
+  const host::Environment& environment = host::system_environment();
+  host::GpuPicker picker(host::system_machine(), environment, host::system_clock());
+  std::vector<host::GpuLease> leases;
+  std::vector<std::int64_t> ids;
+  if (experiment.trainer.auto_select_gpus) {
+    leases = picker.pick_multiple_gpus(static_cast<int>(plan.devices.ids.size()));
+    for (const host::GpuLease& lease : leases) ids.push_back(lease.index());
+    plan.devices.note = "picked because they are free";
+  } else {
+    const auto visible =
+        host::visible_gpus(host::system_machine().gpus(), environment.get("CUDA_VISIBLE_DEVICES"));
     std::vector<int> indices;
-    for (const std::int64_t id : plan.devices.ids) indices.push_back(static_cast<int>(id));
-    return picker.hold_gpus(indices);
+    for (const std::int64_t id : plan.devices.ids) {
+      indices.push_back(visible.at(static_cast<std::size_t>(id)).index);
+      ids.push_back(indices.back());
+    }
+    leases = picker.hold_gpus(indices);
   }
-  std::vector<host::GpuLease> leases =
-      picker.pick_multiple_gpus(static_cast<int>(plan.devices.ids.size()));
-  plan.devices.ids.clear();
-  for (const host::GpuLease& lease : leases) plan.devices.ids.push_back(lease.index());
-  plan.devices.note = "picked because they are free";
+  plan.devices.ids = ids;
   return leases;
 }
 
@@ -262,7 +274,7 @@ int run_command(const Options& options) {
         "`runner --check` takes several files");
   }
   Judged judged;
-  if (!judge_here(options.files.front(), options.overrides, judged))
+  if (!judge_here(options.files.front(), options.overrides, Warnings::shown, judged))
     return static_cast<int>(judged.sink.exit());
   const config::Experiment& experiment = *judged.experiment;
   need_executable(*judged.verdict);
@@ -290,7 +302,8 @@ int run_command(const Options& options) {
 int resume_command(const Options& options) {
   const fs::path run = run_folder_of(options.argument);
   Judged stored;
-  if (!judge_here(run / kConfig, {}, stored)) return static_cast<int>(stored.sink.exit());
+  if (!judge_here(run / kConfig, {}, Warnings::hidden, stored))
+    return static_cast<int>(stored.sink.exit());
   const bool changed = !options.files.empty() || !options.overrides.empty();
   if (!changed) {
     report_changed_file(run, *stored.experiment);
@@ -298,7 +311,8 @@ int resume_command(const Options& options) {
   }
   Judged today;
   const fs::path file = options.files.empty() ? run / kConfig : fs::path(options.files.front());
-  if (!judge_here(file, options.overrides, today)) return static_cast<int>(today.sink.exit());
+  if (!judge_here(file, options.overrides, Warnings::hidden, today))
+    return static_cast<int>(today.sink.exit());
   report_differences(differences(*stored.experiment, *today.experiment));
   return resume(run, today, options);
 }
@@ -306,7 +320,7 @@ int resume_command(const Options& options) {
 int test_command(const Options& options) {
   const fs::path run = run_folder_of(options.argument);
   Judged judged;
-  if (!judge_here(run / kConfig, options.overrides, judged))
+  if (!judge_here(run / kConfig, options.overrides, Warnings::hidden, judged))
     return static_cast<int>(judged.sink.exit());
   need_executable(*judged.verdict);
   need_data(*judged.experiment);

@@ -250,6 +250,8 @@ class Decoder {
   void missing_name(const SectionInfo& section, const Value::Table* table) {
     const bool inferable = section.catalog == "losses";
     if (inferable && (table == nullptr || table->empty())) return;
+    // `model = "mlp"` was reported as a value where a table belongs.
+    if (table == nullptr && registry::find(values_, section.name) != nullptr) return;
     const std::string path = joined(section.name, "name");
     const auto names = entry_names(section.catalog);
     report(diag::Code::missing_key,

@@ -467,7 +467,7 @@ std::optional<Experiment> load(const std::filesystem::path& file,
          .message = "the file is empty: an experiment needs at least a [model] and a [dataset]",
          .at = {sources.add(file.string(), ""), 1, 1, 1},
          .notes = {},
-         .help = "start from `runner --describe` or a file in configs/",
+         .help = "start from one of the files in configs/",
          .key = {}});
     return {};
   }
