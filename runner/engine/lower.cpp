@@ -40,7 +40,7 @@ at::Tensor initial(const graph::Layer& layer, const graph::Parameter& parameter,
     // In torch.nn's own steps, so that the bits are the same: kaiming_uniform(a = sqrt 5) for the
     // weight, 1 / sqrt(fan in) for the bias; both come to the latter.
     const double root = std::sqrt(static_cast<double>(fan_in(layer.parameters.front().shape)));
-    const double gain = std::sqrt(2.0 / (1 + 5));
+    const double gain = std::sqrt(2.0 / (1 + std::pow(std::sqrt(5.0), 2)));
     const double bound = parameter.name == "weight" ? std::sqrt(3.0) * (gain / root) : 1 / root;
     return at::empty(parameter.shape, cpu).uniform_(-bound, bound);
   }

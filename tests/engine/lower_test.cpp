@@ -27,10 +27,19 @@ graph::Graph lenet() {
 }
 
 nn::Sequential torch_lenet() {
-  return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 6, 5).padding(2)), nn::ReLU(),
-                        nn::MaxPool2d(2), nn::Conv2d(nn::Conv2dOptions(6, 16, 5)), nn::ReLU(),
-                        nn::MaxPool2d(2), nn::Flatten(), nn::Linear(400, 120), nn::ReLU(),
-                        nn::Linear(120, 10));
+  // A list, since the order in which a call's arguments are made is the compiler's.
+  nn::Sequential model;
+  model->push_back(nn::Conv2d(nn::Conv2dOptions(1, 6, 5).padding(2)));
+  model->push_back(nn::ReLU());
+  model->push_back(nn::MaxPool2d(2));
+  model->push_back(nn::Conv2d(nn::Conv2dOptions(6, 16, 5)));
+  model->push_back(nn::ReLU());
+  model->push_back(nn::MaxPool2d(2));
+  model->push_back(nn::Flatten());
+  model->push_back(nn::Linear(400, 120));
+  model->push_back(nn::ReLU());
+  model->push_back(nn::Linear(120, 10));
+  return model;
 }
 
 /// Copies a network's tensors into a module's parameters and buffers, which come in the same order.

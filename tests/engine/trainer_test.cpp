@@ -1,6 +1,7 @@
 #include "runner/engine/trainer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -108,6 +109,7 @@ struct Run {
     plan.batches_per_epoch = (samples.size() + batch - 1) / batch;
     const std::int64_t group = experiment.trainer.accumulate;
     plan.steps_per_epoch = (plan.batches_per_epoch + group - 1) / group;
+    at::set_num_threads(1);
     Network network = make_network(experiment);
     SignallingClock clock(looks_before_signal);
     report::Progress progress(
