@@ -371,8 +371,8 @@ Builder::Node Builder::activation(std::string name, Node x, ActivationKind kind)
 }
 
 template <class Op>
-Builder::Node Builder::pool2d(std::string name, Node x, const Op& op) {
-  Layer layer = over(std::move(name), op, x);
+Builder::Node Builder::pool2d(const std::string& name, Node x, const Op& op) {
+  Layer layer = over(name, op, x);
   need_image(layer);
   const auto size = slide({op.kernel, op.stride, op.padding}, shape(x));
   if (const auto* fault = std::get_if<WindowFault>(&size)) {
@@ -390,11 +390,11 @@ Builder::Node Builder::pool2d(std::string name, Node x, const Op& op) {
 }
 
 Builder::Node Builder::max_pool2d(std::string name, Node x, MaxPool2d op) {
-  return pool2d(std::move(name), x, op);
+  return pool2d(name, x, op);
 }
 
 Builder::Node Builder::avg_pool2d(std::string name, Node x, AvgPool2d op) {
-  return pool2d(std::move(name), x, op);
+  return pool2d(name, x, op);
 }
 
 Builder::Node Builder::global_avg_pool(std::string name, Node x) {

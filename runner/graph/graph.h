@@ -194,7 +194,7 @@ class Builder {
  private:
   Node append(Layer layer);
   template <class Op>
-  Node pool2d(std::string name, Node x, const Op& op);
+  Node pool2d(const std::string& name, Node x, const Op& op);
   /// A layer over x that keeps its shape and owns nothing.
   [[nodiscard]] Layer over(std::string name, Op op, Node x) const;
   /// `factors` and `more`: the operations at each element of the output are their product + more.

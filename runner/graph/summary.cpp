@@ -67,9 +67,9 @@ std::string totals(const std::vector<std::array<std::string, 2>>& rows) {
 
 std::string counts(const Graph& graph) {
   return totals({
-      {"parameters", grouped(graph.parameter_count() + graph.buffer_count())},
-      {"  trainable", grouped(graph.parameter_count())},
-      {"  non-trainable (running statistics)", grouped(graph.buffer_count())},
+      {"trainable parameters", grouped(graph.parameter_count())},
+      {"non-trainable (running statistics)", grouped(graph.buffer_count())},
+      {"total", grouped(graph.parameter_count() + graph.buffer_count())},
       {"FLOPs of a sample, forward", grouped(graph.flops())},
   });
 }
@@ -86,7 +86,7 @@ std::string sizes(const Graph& graph, std::int64_t batch, int bytes_per_element)
   return totals({
       {"input", mebibytes(input)},
       {"kept for the backward pass", mebibytes(kept)},
-      {"parameters", mebibytes(weights)},
+      {"parameters and statistics", mebibytes(weights)},
       {"total, before gradients and optimizer", mebibytes(input + kept + weights)},
   });
 }

@@ -37,14 +37,14 @@ pool1 (max_pool2d)  [128, 32, 14, 14]           -        25,088
 flatten             [128, 6272]                 -             -
 fc1 (linear)        [128, 10]              62,730       125,450
 ===============================================================
-parameters                               63,691
-  trainable                              63,626
-  non-trainable (running statistics)         65
-FLOPs of a sample, forward            1,555,466
+trainable parameters                   63,626
+non-trainable (running statistics)         65
+total                                  63,691
+FLOPs of a sample, forward          1,555,466
 ---------------------------------------------------------------
 input                                   0.38 MiB
 kept for the backward pass             33.69 MiB
-parameters                              0.24 MiB
+parameters and statistics               0.24 MiB
 total, before gradients and optimizer  34.32 MiB
 ===============================================================
 )");
