@@ -316,14 +316,15 @@ class Decoder {
     return out;
   }
 
-  /// What the model says of options that hold more than one value (a list of layers).
+  /// What the model says of options that its table can't judge (a list of layers, say).
   void check_model() {
     const auto* model = static_cast<const models::Model*>(experiment_.model.entry);
     if (model == nullptr || !model->check) return;
     for (models::Problem& problem : model->check(experiment_.model.options)) {
-      const std::string path = "model." + problem.path;
-      report(diag::Code::bad_layer, std::move(problem.message), key_span(path),
-             std::move(problem.help), path);
+      const bool of_layer = problem.path.starts_with("layers");
+      const std::string path = problem.path.empty() ? "model" : "model." + problem.path;
+      report(of_layer ? diag::Code::bad_layer : diag::Code::bad_value, std::move(problem.message),
+             of_layer ? key_span(path) : experiment_.at(path), std::move(problem.help), path);
     }
   }
 
