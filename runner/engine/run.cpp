@@ -145,7 +145,7 @@ class RunManifest {
  public:
   RunManifest(const plan::Plan& plan, const config::Experiment& experiment,
               const at::Device& device, host::Clock& clock)
-      : path_(fs::path(plan.run_folder) / "manifest.json"), clock_(clock) {
+      : path_(fs::path(plan.run_folder) / "manifest.json"), device_(device), clock_(clock) {
     json_["status"] = "running";
     json_["name"] = plan.name;
     json_["version"] = plan.version;
@@ -197,6 +197,10 @@ class RunManifest {
       timing["samples_per_second"] = static_cast<double>(outcome.samples_here) / loop;
     }
     timing["peak_memory_bytes"] = peak_memory_bytes();
+    if (device_.is_cuda()) {
+      timing["peak_gpu_memory_bytes"] =
+          cuda::load(host::self_exe_folder()).peak_memory_bytes(device_.index());
+    }
     json_["timing"] = timing;
     write_json(path_, json_);
   }
@@ -215,6 +219,7 @@ class RunManifest {
   }
 
   fs::path path_;
+  at::Device device_;
   host::Clock& clock_;
   Json json_;
 };

@@ -107,6 +107,7 @@ class Fit {
     return (t_.clock.now() - start_).count() + elapsed_before_;
   }
   [[nodiscard]] LoaderOptions train_loading() const;
+  [[nodiscard]] LoaderOptions validation_loading() const;
 
   const Training& t_;
   const config::Experiment& e_;
@@ -181,11 +182,7 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
   loader_.emplace(t_.train, t_.spec, train_loading(), state_.epoch, state_.batch);
   feed_.emplace(*loader_, t_.device, precision_->dtype());
   if (t_.validation != nullptr && t_.plan.validation_batches > 0) {
-    const LoaderOptions loading{.batch_size = e_.data.eval_batch_size.value_or(e_.data.batch_size),
-                                .batches = t_.plan.validation_batches,
-                                .threads = static_cast<int>(e_.data.num_threads),
-                                .pinned = t_.device.is_cuda()};
-    evaluator_.emplace(*t_.validation, t_.spec, loading, loss,
+    evaluator_.emplace(*t_.validation, t_.spec, validation_loading(), loss,
                        Evaluator::Options{.prefix = "val_",
                                           .metrics = t_.plan.metrics,
                                           .binary = t_.spec.binary,
@@ -205,8 +202,17 @@ LoaderOptions Fit::train_loading() const {
           .pinned = t_.device.is_cuda()};
 }
 
+LoaderOptions Fit::validation_loading() const {
+  LoaderOptions loading = train_loading();
+  loading.shuffle = false;
+  // A run that overfits validates on the very batches that it trains on.
+  if (e_.trainer.overfit_batches > 0) return loading;
+  loading.batch_size = e_.data.eval_batch_size.value_or(e_.data.batch_size);
+  loading.batches = t_.plan.validation_batches;
+  return loading;
+}
+
 // ---- the loop
-// ------------------------------------------------------------------------------------
 
 Outcome Fit::run() {
   t_.progress.start({.epochs = t_.plan.max_epochs,
@@ -395,7 +401,6 @@ void Fit::end_within_epoch() {
 }
 
 // ---- ends
-// ----------------------------------------------------------------------------------------
 
 std::optional<std::string> Fit::reason_to_stop() const {
   if (state_.batch == 0 && t_.plan.max_epochs && state_.epoch >= *t_.plan.max_epochs) {
@@ -421,7 +426,6 @@ bool Fit::minimum_done() const {
 }
 
 // ---- figures
-// -------------------------------------------------------------------------------------
 
 double Fit::epoch_loss() {
   losses_.flush();
@@ -493,7 +497,6 @@ report::MetricsCsv Fit::open_csv(bool resumed) const {
 }
 
 // ---- checkpoints
-// ---------------------------------------------------------------------------------
 
 void Fit::restore(const Snapshot& snapshot) {
   state_ = snapshot.state;
