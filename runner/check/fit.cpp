@@ -98,21 +98,9 @@ std::string one_value_layer(const graph::Graph& graph) {
   return {};
 }
 
-/// What is wrong with the model's own options; true if nothing is.
-bool check_model_options(Judgement& j, const models::Model& model) {
-  if (!model.check) return true;
-  const auto problems = model.check(j.experiment.model.options);
-  for (const models::Problem& problem : problems) {
-    j.report(diag::Code::bad_value, "model '" + j.experiment.model.name + "': " + problem.message,
-             "model." + problem.path, problem.help);
-  }
-  return problems.empty();
-}
-
 void build_model(Judgement& j) {
   const datasets::Spec& data = j.verdict.data;
   const auto& model = static_cast<const models::Model&>(*j.experiment.model.entry);
-  if (!check_model_options(j, model)) return;
   const std::int64_t outputs =
       data.target == TargetKind::classes ? data.classes : data.target_values;
   if (!data.complete || outputs < 1) return;

@@ -35,6 +35,18 @@ constexpr std::array<Devices, 6> kDevices = {{
     {.title = "2+ nodes, 2+ GPUs each", .gpus = 2, .num_processes = {}, .num_nodes = 2},
 }};
 
+/// " M010 M011": the codes of the rules with this ruling, by id.
+std::string codes_of(const std::vector<const Rule*>& applied, Ruling ruling) {
+  std::vector<std::string_view> ids;
+  for (const Rule* rule : applied) {
+    if (rule->ruling == ruling) ids.push_back(diag::info(rule->code).id);
+  }
+  std::sort(ids.begin(), ids.end());
+  std::string out;
+  for (const std::string_view id : ids) out += " " + std::string(id);
+  return out;
+}
+
 std::string cell(std::string_view backend, std::string_view precision, const Devices& devices) {
   Facts facts;
   facts.backend = backend;
@@ -43,18 +55,12 @@ std::string cell(std::string_view backend, std::string_view precision, const Dev
   facts.num_processes = devices.num_processes;
   facts.num_nodes = devices.num_nodes;
   facts.max_epochs = 1;
-  std::string refused;
-  std::string warned;
-  std::string inferred;
-  for (const Rule* rule : apply_rules(facts, Stage::settings)) {
-    const std::string id(diag::info(rule->code).id);
-    std::string& list = rule->ruling == Ruling::refuse ? refused
-                        : rule->ruling == Ruling::warn ? warned
-                                                       : inferred;
-    list += " " + id;
-  }
+  const std::vector<const Rule*> applied = apply_rules(facts, Stage::settings);
+  const std::string refused = codes_of(applied, Ruling::refuse);
   if (!refused.empty()) return "no" + refused;
-  return (inferred.empty() ? "yes" : resolved_backend(facts)) + inferred + warned;
+  const std::string inferred = codes_of(applied, Ruling::infer);
+  return (inferred.empty() ? "yes" : resolved_backend(facts)) + inferred +
+         codes_of(applied, Ruling::warn);
 }
 
 /// Precisions whose cells are equal share a row.

@@ -427,7 +427,7 @@ constexpr Rule kRules[] = {
                   " exclude each other";
          },
      .fix = "leave one of the two out",
-     .example = "[trainer]\nval_every_n_steps = 100\nval_every_n_epochs = 1"},
+     .example = "[trainer]\nval_every_n_steps = 100\nval_every_n_epochs = 2"},
     {.code = Code::overfit_shuffle,
      .stage = Stage::settings,
      .ruling = Ruling::refuse,

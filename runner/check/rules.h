@@ -49,12 +49,12 @@ struct Facts {
   std::int64_t accumulate = 1;
   std::int64_t overfit_batches = 0;
   std::optional<bool> shuffle = {};                     ///< as written
-  std::optional<std::int64_t> val_every_n_epochs = {};  ///< as written
+  std::optional<std::int64_t> val_every_n_epochs = {};  ///< if not the default
   std::optional<std::int64_t> val_every_n_steps = {};
   std::optional<std::int64_t> checkpoint_every_n_steps = {};
   std::optional<std::int64_t> log_every_n_steps = {};
   std::optional<std::int64_t> patience = {};
-  bool has_early_stopping = false;  ///< a key of the section is written
+  bool has_early_stopping = false;  ///< a key of the section isn't the default
   bool keeps_checkpoints = true;
   bool resumes = false;  ///< checkpoint.resume = "auto"
 
@@ -66,7 +66,7 @@ struct Facts {
   std::string schedule_key = {};     ///< the option that says so: "step_size"
   std::string schedule_unit = {};    ///< "step" or "epoch"
   std::string plateau_monitor = {};  ///< as written
-  bool has_lr = false;
+  bool has_lr = false;               ///< optimizer.lr isn't the default
   bool nesterov = false;
   double momentum = 0;
   double dampening = 0;

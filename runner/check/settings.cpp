@@ -143,10 +143,14 @@ void read_max_time(Judgement& j) {
               "trainer.max_time", "ten minutes are \"10:00\", two hours \"02:00:00\"");
 }
 
-/// The written value of a key with a default; nothing if the file is silent.
-template <class T>
-std::optional<T> written(const config::Experiment& e, std::string_view key, const T& value) {
-  return e.is_set(key) ? std::optional<T>(value) : std::nullopt;
+/// True if the file says something else than the default. A default that is written says nothing
+/// new: `--print-config` writes them all, and its output is the same experiment.
+bool is_changed(const config::Experiment& e, const config::Setting& setting) {
+  return e.is_set(setting.key) && setting.value != setting.option->default_value;
+}
+bool is_changed(const config::Experiment& e, std::string_view key) {
+  const config::Setting* setting = e.setting(key);
+  return setting != nullptr && is_changed(e, *setting);
 }
 
 void read_schedule(Facts& f, const config::Experiment& e) {
@@ -193,7 +197,7 @@ void need_scheduler_options(Judgement& j) {
 }
 
 void read_optimizer(Facts& f, const config::Experiment& e) {
-  f.has_lr = e.is_set("optimizer.lr");
+  f.has_lr = is_changed(e, "optimizer.lr");
   if (const auto* sgd = std::any_cast<components::Sgd>(&e.optimizer.options)) {
     f.nesterov = sgd->nesterov;
     f.momentum = sgd->momentum;
@@ -224,14 +228,14 @@ void read_settings(Judgement& j) {
   f.min_steps = t.min_steps;
   f.accumulate = t.accumulate;
   f.overfit_batches = t.overfit_batches;
-  f.shuffle = written(e, "dataset.shuffle", e.data.shuffle);
-  f.val_every_n_epochs = written(e, "trainer.val_every_n_epochs", t.val_every_n_epochs);
+  if (e.is_set("dataset.shuffle")) f.shuffle = e.data.shuffle;
+  if (is_changed(e, "trainer.val_every_n_epochs")) f.val_every_n_epochs = t.val_every_n_epochs;
   f.val_every_n_steps = t.val_every_n_steps;
   f.checkpoint_every_n_steps = e.checkpoint.every_n_steps;
   f.log_every_n_steps = e.logger.every_n_steps;
   f.patience = e.early_stopping.patience;
   f.has_early_stopping = std::any_of(e.settings.begin(), e.settings.end(), [&e](const auto& s) {
-    return s.key.starts_with("early_stopping.") && e.is_set(s.key);
+    return s.key.starts_with("early_stopping.") && is_changed(e, s);
   });
   f.keeps_checkpoints = e.checkpoint.keep != 0 || e.checkpoint.last;
   f.resumes = e.checkpoint.resume == "auto";
