@@ -349,7 +349,9 @@ void Progress::print_line(const std::string& line, Seconds now) {
   last_line_ = now;
   pending_line_.clear();
   const std::lock_guard lock(mutex_);
-  writer_((live_line_.empty() ? "" : std::string(kClearLine)) + line + "\n" + live_line_);
+  // The live line is that of the epoch which has just ended.
+  writer_((live_line_.empty() ? "" : std::string(kClearLine)) + line + "\n");
+  live_line_.clear();
 }
 
 void Progress::clear_live_line() {
