@@ -1,5 +1,7 @@
 #include "runner/check/judgement.h"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 namespace runner::check {
@@ -77,17 +79,28 @@ void Judgement::remark(std::string_view key, std::string text) {
       {.key = std::string(key), .value = {}, .reason = std::move(text), .code = {}});
 }
 
+Judgement::Place Judgement::place_of(const Rule& rule) const {
+  const auto written = std::find_if(rule.keys.begin(), rule.keys.end(), [this](auto key) {
+    return !key.empty() && experiment.is_set(key);
+  });
+  Place place{.key = written == rule.keys.end() ? rule.keys.front() : *written, .others = {}};
+  std::copy_if(rule.keys.begin(), rule.keys.end(), std::back_inserter(place.others),
+               [&place](std::string_view key) { return key != place.key; });
+  return place;
+}
+
 void Judgement::apply(Stage stage) {
   for (const Rule* rule : apply_rules(facts, stage, unknown_)) {
-    const std::string_view key = rule->keys.front();
     if (rule->ruling == Ruling::infer) {
-      infer(key, value_of(*rule), rule->message(facts), std::string(diag::info(rule->code).id));
+      infer(rule->keys.front(), value_of(*rule), rule->message(facts),
+            std::string(diag::info(rule->code).id));
       continue;
     }
+    const auto [key, others] = place_of(*rule);
     sink_.report({.code = rule->code,
                   .message = rule->message(facts),
                   .at = experiment.at(key),
-                  .notes = notes(std::span(rule->keys).subspan(1)),
+                  .notes = notes(others),
                   .help = std::string(rule->fix),
                   .key = std::string(key)});
   }

@@ -38,6 +38,12 @@ class Judgement {
   void apply(Stage stage);
 
  private:
+  /// The first key of a rule that is written, or its first one; and the others.
+  struct Place {
+    std::string_view key;
+    std::vector<std::string_view> others;
+  };
+  [[nodiscard]] Place place_of(const Rule& rule) const;
   void report_at(diag::Code code, std::string message, std::string_view key, diag::Span at,
                  std::string help);
   [[nodiscard]] std::vector<diag::Note> notes(std::span<const std::string_view> keys) const;

@@ -105,7 +105,8 @@ struct Rule {
   diag::Code code;
   Stage stage;
   Ruling ruling;
-  /// Dotted keys the rule is about; the diagnostic points at the first, a note at each other.
+  /// Dotted keys the rule is about; the diagnostic points at the first that is written, a note at
+  /// each other.
   std::array<std::string_view, 3> keys;
   bool (*applies)(const Facts&);
   std::string (*message)(const Facts&);  ///< with the values; for infer, the reason

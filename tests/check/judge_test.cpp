@@ -128,6 +128,13 @@ TEST_CASE("judge: what rules find points at the key, with a note at each other o
   CHECK(j.sink.exit() == diag::Exit::incompatible);
 }
 
+TEST_CASE("judge: a rule whose first key isn't written points at one that is") {
+  const Judged j(base_with(
+      {{"dataset.name", "synthetic"}, {"dataset.train_size", 2}, {"trainer.num_processes", 4}}));
+  CHECK(j.found() == Lines{"trainer.num_processes M062 4 replicas can't share 2 training samples"});
+  CHECK(j.notes().empty());
+}
+
 TEST_CASE("judge: 16 bits on the CPU stay 16 bits, with a warning") {
   const Judged j(base_with({{"trainer.precision", 16}}));
   CHECK(j.found() == Lines{"trainer.precision M031 precision 16 on the CPU works, and is slow"});
