@@ -32,6 +32,44 @@ void report_unused_sections(const config::Experiment& experiment, diag::Sink& si
   }
 }
 
+bool on_one_line(const diag::Span& a, const diag::Span& b) {
+  return a.file != nullptr && a.file == b.file && a.line == b.line;
+}
+
+std::string_view section_of(std::string_view key) { return key.substr(0, key.find('.')); }
+
+/// Whether a diagnostic of the rules would stand if `error` were mended: it speaks of other lines,
+/// and of a key that is written, so that `error` isn't the reason for its absence.
+bool is_independent(const diag::Diagnostic& d, const diag::Diagnostic& error,
+                    const config::Experiment& experiment) {
+  if (on_one_line(d.at, error.at)) return false;
+  for (const diag::Note& note : d.notes) {
+    if (on_one_line(note.at, error.at)) return false;
+  }
+  return experiment.is_set(d.key) || section_of(d.key) != section_of(error.key);
+}
+
+/// With errors in the file, its defaults stand in for what is wrong. Rules that speak of other keys
+/// hold all the same and are reported too; whether model and data fit can't be known yet.
+void judge_what_stands(const check::MachineView& machine, Judged& judged) {
+  config::Experiment experiment = *judged.experiment;
+  for (const config::Component* c :
+       {&experiment.model, &experiment.dataset, &experiment.optimizer, &experiment.scheduler}) {
+    if (c->entry == nullptr) return;
+  }
+  diag::Sink rules;
+  (void)check::judge(experiment, machine, dataset_context(), rules);
+  const std::vector<diag::Diagnostic> errors = judged.sink.all();
+  for (const diag::Diagnostic& d : rules.all()) {
+    const std::string_view id = diag::info(d.code).id;
+    const bool is_rule = id.starts_with('M') || id.starts_with('G') || id.starts_with('L');
+    const bool stands = std::all_of(errors.begin(), errors.end(), [&](const diag::Diagnostic& e) {
+      return is_independent(d, e, experiment);
+    });
+    if (is_rule && stands) judged.sink.report(d);
+  }
+}
+
 }  // namespace
 
 void judge_file(const std::filesystem::path& file, std::span<const config::Override> overrides,
@@ -39,9 +77,11 @@ void judge_file(const std::filesystem::path& file, std::span<const config::Overr
   judged.experiment = config::load(file, overrides, host::system_files(),
                                    host::system_environment(), judged.sources, judged.sink);
   if (judged.experiment) report_unused_sections(*judged.experiment, judged.sink);
-  // A value that is wrong by itself was replaced by its default, so what the rules would say about
-  // it isn't about the file.
-  if (!judged.experiment || judged.sink.errors() > 0) return;
+  if (!judged.experiment) return;
+  if (judged.sink.errors() > 0) {
+    judge_what_stands(machine, judged);
+    return;
+  }
   judged.verdict = check::judge(*judged.experiment, machine, dataset_context(), judged.sink);
 }
 

@@ -289,11 +289,16 @@ class Decoder {
             : " of " + std::string(singular(section.catalog)) + " '" + component->name + "'";
     std::string help;
     if (const std::string_view near = registry::nearest(key, candidates); !near.empty()) {
-      help = "did you mean '" + std::string(near) + "'? ";
+      help = "did you mean '" + std::string(near) + "'?";
+      if (component != nullptr) help += " ";
     } else if (const std::string elsewhere = owner_of(key); !elsewhere.empty()) {
-      help = "'" + key + "' belongs in " + elsewhere + "; ";
+      help = "'" + key + "' belongs in " + elsewhere;
+      if (component != nullptr) help += "; ";
     }
-    help += "the keys" + owner + " are " + joined_names(candidates);
+    // The keys of a plain section are many; with a good guess they would only hide it.
+    if (help.empty() || component != nullptr) {
+      help += "the keys" + owner + " are " + joined_names(candidates);
+    }
     report(diag::Code::unknown_key, "unknown key '" + key + "' " + where, key_span(path), help,
            path);
   }

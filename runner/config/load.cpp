@@ -83,6 +83,13 @@ class Reader {
         complete = false;
         continue;
       }
+      // What isn't meant as an experiment must not end up in an error's excerpt.
+      if (base_path.extension() != ".toml") {
+        report(diag::Code::unreadable_file, "'" + base + "' is not a .toml file", at,
+               "extends takes experiment files");
+        complete = false;
+        continue;
+      }
       if (stack_.size() >= kDeepestExtends) {
         report(diag::Code::extends_cycle,
                "extends goes deeper than " + std::to_string(kDeepestExtends) + " files", at,

@@ -69,6 +69,15 @@ std::string excerpt(const Span& at, const Style& s) {
   return out;
 }
 
+/// A value of megabytes in a message is no help to anyone.
+std::string clipped(std::string_view text) {
+  constexpr std::size_t kLongestText = 1000;
+  std::string shown = visible(text);
+  if (code_points(shown) <= kLongestText) return shown;
+  shown.resize(byte_offset(shown, kLongestText));
+  return shown + "…";
+}
+
 std::string_view word(Severity severity) {
   switch (severity) {
     case Severity::note:
@@ -141,18 +150,18 @@ std::string render_text(const Diagnostic& d, bool color) {
     out += std::string(s.bold) + where + ": " + std::string(s.reset);
   }
   out += std::string(tint) + std::string(word(code.severity)) + "[" + std::string(code.id) + "]" +
-         std::string(s.reset) + std::string(s.bold) + ": " + visible(d.message) +
+         std::string(s.reset) + std::string(s.bold) + ": " + clipped(d.message) +
          std::string(s.reset) + "\n";
   out += excerpt(d.at, s);
   for (const Note& note : d.notes) {
     const std::string where = place(note.at);
     out += std::string(s.blue) + "     = " + std::string(s.reset) +
-           "note: " + (where.empty() ? "" : where + ": ") + visible(note.message) + "\n";
+           "note: " + (where.empty() ? "" : where + ": ") + clipped(note.message) + "\n";
     out += excerpt(note.at, s);
   }
   if (!d.help.empty()) {
     out += std::string(s.blue) + "     = " + std::string(s.reset) + std::string(s.bold) + "help" +
-           std::string(s.reset) + ": " + visible(d.help) + "\n";
+           std::string(s.reset) + ": " + clipped(d.help) + "\n";
   }
   return out;
 }

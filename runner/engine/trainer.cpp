@@ -348,7 +348,8 @@ void Fit::after_step() {
     if (every(e_.logger.every_n_steps)) append_row({{"step_loss", step_loss_}});
   }
   save_due_ = save_due_ || every(e_.checkpoint.every_n_steps);
-  state_.validation_due = validates() && every(e_.trainer.val_every_n_steps);
+  state_.validation_due =
+      validates() && !e_.trainer.fast_dev_run && every(e_.trainer.val_every_n_steps);
   if (state_.validation_due) {
     const auto figures = validate();
     if (!figures) return;
@@ -364,8 +365,11 @@ void Fit::after_step() {
 
 void Fit::end_epoch() {
   Figures figures{{"train_loss", epoch_loss()}};
-  if (validates() && !e_.trainer.val_every_n_steps &&
-      (state_.epoch + 1) % e_.trainer.val_every_n_epochs == 0) {
+  // A fast_dev_run is one epoch, and is there to see everything once.
+  const bool epoch_validates =
+      e_.trainer.fast_dev_run ||
+      (!e_.trainer.val_every_n_steps && (state_.epoch + 1) % e_.trainer.val_every_n_epochs == 0);
+  if (validates() && epoch_validates) {
     const auto validated = validate();
     if (!validated) return;
     figures.insert(figures.end(), validated->begin(), validated->end());

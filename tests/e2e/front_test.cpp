@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "tests/e2e/process.h"
@@ -18,18 +19,24 @@ const std::string kBase =
     "32\n"
     "[trainer]\nmax_epochs = 1\n[optimizer]\nname = \"sgd\"\nlr = 0.1\n";
 
+/// Lines to put below a header.
+struct Addition {
+  std::string header;
+  std::string lines;
+};
+
 /// A folder with t.toml: the base, with lines added below the headers given.
 struct Bench {
   TempFolder folder;
 
-  explicit Bench(std::vector<std::pair<std::string, std::string>> additions = {}) {
+  explicit Bench(std::initializer_list<Addition> additions = {}) {
     std::string text = kBase;
-    for (const auto& [header, lines] : additions) {
-      const std::size_t at = text.find(header + "\n");
+    for (const Addition& addition : additions) {
+      const std::size_t at = text.find(addition.header + "\n");
       if (at == std::string::npos) {
-        text += header + "\n" + lines + "\n";
+        text += addition.header + "\n" + addition.lines + "\n";
       } else {
-        text.insert(at + header.size() + 1, lines + "\n");
+        text.insert(at + addition.header.size() + 1, addition.lines + "\n");
       }
     }
     e2e::write_file(folder.path() / "t.toml", text);

@@ -63,7 +63,9 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 std::string weights_hash(const fs::path& run) {
-  return Json::parse(e2e::read_file(run / "manifest.json")).at("weights_xxh3_128").get<std::string>();
+  return Json::parse(e2e::read_file(run / "manifest.json"))
+      .at("weights_xxh3_128")
+      .get<std::string>();
 }
 
 /// Column -> values of metrics.csv.
@@ -402,16 +404,16 @@ TEST_CASE("stop: a runner that is killed takes its worker along") {
 
 TEST_CASE("run: two runners on one run folder: the second names the first") {
   const Bench t;
-  REQUIRE(t.runner({"t.toml", "--quiet", "trainer.max_epochs=1"}).status == 0);
+  REQUIRE(t.runner({"t.toml", "--quiet", "trainer.max_epochs=1", "scheduler.name=none"}).status ==
+          0);
   const std::string run = t.last_run().string();
   e2e::Result second;
-  (void)t.runner({"--resume", run, "trainer.max_epochs=100000", "--quiet", "scheduler.name=none"},
-                 [&](pid_t pid) {
-                   for (int i = 0; i < 1000 && workers_of(t.folder.path()) == 0; ++i)
-                     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-                   second = t.runner({"--resume", run});
-                   kill(pid, SIGTERM);
-                 });
+  (void)t.runner({"--resume", run, "trainer.max_epochs=100000", "--quiet"}, [&](pid_t pid) {
+    for (int i = 0; i < 1000 && workers_of(t.folder.path()) == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    second = t.runner({"--resume", run});
+    kill(pid, SIGTERM);
+  });
   CHECK(second.status == 1);
   CAPTURE(second.err);
   CHECK(has(second.err, "error: "));
@@ -472,7 +474,7 @@ TEST_CASE("run: a folder that can't be written is found out before anything star
   const Bench t;
   const e2e::Result proc = t.runner({"t.toml", "root=/proc/runs"});
   CHECK(proc.status == 4);
-  CHECK(has(proc.err, "/proc/runs"));
+  CHECK(has(proc.err, "cannot write in '/proc'"));
   e2e::write_file(t.folder.path() / "file", "");
   const e2e::Result file = t.runner({"t.toml", "root=file/runs"});
   CHECK(file.status == 4);

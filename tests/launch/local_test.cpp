@@ -109,9 +109,9 @@ TEST_CASE(
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     kill(parent, SIGINT);
   });
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
   const launch::Outcome outcome = launch::run_local(t.plan, worker);
   sender.join();
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
   CHECK(outcome.exit_status == 130);
   CHECK(t.folder.read("seen") == "x\nx\n");
 }
