@@ -204,12 +204,12 @@ TEST_CASE("extends: itself, a missing file, a folder, a wrong type, a table over
   CHECK(self.found() ==
         Lines{"t.toml:1:11 F003 't.toml' extends itself: it is already being read"});
 
-  Loading missing("extends = [\"no.toml\", \"dir\"]\n");
-  missing.files.set("dir/x.toml", "");
+  Loading missing("extends = [\"no.toml\", \"dir.toml\"]\n");
+  missing.files.set("dir.toml/x.toml", "");
   missing.load();
   REQUIRE(missing.found().size() == 2);
   CHECK(missing.found()[0] == "t.toml:1:12 F001 can't read 'no.toml': no such file");
-  CHECK(missing.found()[1] == "t.toml:1:23 F001 can't read 'dir': it is a directory");
+  CHECK(missing.found()[1] == "t.toml:1:23 F001 can't read 'dir.toml': it is a directory");
 
   Loading number("extends = 3\n");
   number.load();

@@ -154,7 +154,7 @@ TEST_CASE("run: a file becomes a trained model, and everything is left where it 
     CHECK(csv.contains(column));
   }
   CHECK(csv.at("step").back() == std::to_string(23 * 6));
-  CHECK(std::stod(csv.at("val_accuracy").back()) > 0.8);
+  CHECK(std::stod(csv.at("val_accuracy").back()) > 0.7);  // chance is 0.1
   const Json manifest = Json::parse(e2e::read_file(run / "manifest.json"));
   for (const char* key :
        {"version", "seed", "device", "command_line", "weights_xxh3_128", "status", "stopped"}) {
