@@ -24,10 +24,11 @@ namespace runner::check {
 /// What is known of the machine that the experiment is judged for. All absent: the file is judged
 /// on its own.
 struct MachineView {
-  std::optional<std::int64_t> gpus_available = {};    ///< visible GPUs
-  std::optional<std::string> visible_mask = {};       ///< CUDA_VISIBLE_DEVICES
-  std::optional<std::int64_t> gpu_memory_bytes = {};  ///< of the smallest GPU
-  std::optional<std::int64_t> free_disk_bytes = {};   ///< where the run folder will lie
+  std::optional<std::int64_t> gpus_available = {};     ///< visible GPUs
+  std::optional<std::string> visible_mask = {};        ///< CUDA_VISIBLE_DEVICES
+  std::optional<std::int64_t> gpu_memory_bytes = {};   ///< of the smallest GPU
+  std::optional<std::int64_t> free_disk_bytes = {};    ///< where the run folder will lie
+  std::optional<std::int64_t> host_memory_bytes = {};  ///< main memory
   bool in_slurm_step = false;
 };
 

@@ -65,16 +65,18 @@ MemoryTask memory_task(const Judgement& j) {
   return task;
 }
 
-void judge_gpu_memory(Judgement& j, const MemoryTask& task) {
-  if (!j.facts.on_gpu() || !j.machine.gpu_memory_bytes) return;
-  const std::int64_t there = *j.machine.gpu_memory_bytes;
+/// The memory that the run's batches lie in: a GPU's, or the machine's.
+void judge_memory(Judgement& j, const MemoryTask& task) {
+  const bool on_gpu = j.facts.on_gpu();
+  const auto& room = on_gpu ? j.machine.gpu_memory_bytes : j.machine.host_memory_bytes;
+  if (!room || j.verdict.memory.total() <= *room) return;
   const Memory& memory = j.verdict.memory;
-  if (memory.total() <= there) return;
-  const std::int64_t batch = largest_batch(*j.verdict.graph, task, there);
-  j.report(diag::Code::gpu_memory,
-           "the run needs about " + bytes_text(memory.total()) + " on a GPU, " +
+  const std::int64_t batch = largest_batch(*j.verdict.graph, task, *room);
+  j.report(on_gpu ? diag::Code::gpu_memory : diag::Code::host_memory,
+           "the run needs about " + bytes_text(memory.total()) + (on_gpu ? " on a GPU, " : ", ") +
                bytes_text(memory.activations) + " of it for a batch of " +
-               std::to_string(task.batch_size) + ", and the smallest GPU has " + bytes_text(there),
+               std::to_string(task.batch_size) + ", and " +
+               (on_gpu ? "the smallest GPU" : "this machine") + " has " + bytes_text(*room),
            "dataset.batch_size",
            batch > 0 ? "the largest batch_size that fits is about " + std::to_string(batch) +
                            "; accumulate makes up for a smaller one"
@@ -113,7 +115,7 @@ void judge_costs(Judgement& j) {
   const MemoryTask task = memory_task(j);
   j.verdict.memory = estimate_memory(*j.verdict.graph, task);
   j.verdict.checkpoint_bytes = checkpoint_size(*j.verdict.graph, task);
-  judge_gpu_memory(j, task);
+  judge_memory(j, task);
   judge_disk(j);
 }
 

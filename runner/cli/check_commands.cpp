@@ -127,12 +127,12 @@ int report_errors(const Judged& judged) {
 
 int check_command(const Options& options) {
   need_files(options);
-  const check::MachineView machine = machine_view(options);
+  const Surroundings around = surroundings(options);
   Total total;
   Json files = Json::array();
   for (const std::string& file : options.files) {
     Judged judged;
-    judge_file(file, options.overrides, machine, judged);
+    judge_file(file, options.overrides, around, judged);
     total.add(judged.sink);
     if (options.format == "json") {
       files.push_back(file_json(judged, file, options));
@@ -160,7 +160,7 @@ int check_command(const Options& options) {
 
 int plan_command(const Options& options) {
   Judged judged;
-  judge_file(one_file(options), options.overrides, machine_view(options), judged);
+  judge_file(one_file(options), options.overrides, surroundings(options), judged);
   if (judged.sink.errors() > 0) return report_errors(judged);
   report_errors(judged);
   const plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
@@ -172,7 +172,7 @@ int plan_command(const Options& options) {
 
 int print_config_command(const Options& options) {
   Judged judged;
-  judge_file(one_file(options), options.overrides, machine_view(options), judged);
+  judge_file(one_file(options), options.overrides, surroundings(options), judged);
   if (judged.sink.errors() > 0) return report_errors(judged);
   std::cout << config::print_config(*judged.experiment);
   return 0;
@@ -180,7 +180,7 @@ int print_config_command(const Options& options) {
 
 int summary_command(const Options& options) {
   Judged judged;
-  judge_file(one_file(options), options.overrides, machine_view(options), judged);
+  judge_file(one_file(options), options.overrides, surroundings(options), judged);
   if (judged.sink.errors() > 0) return report_errors(judged);
   if (!judged.verdict->graph) {
     throw diag::Error(diag::Exit::machine, "the model's shapes depend on data that isn't here",

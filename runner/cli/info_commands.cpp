@@ -108,8 +108,10 @@ int list_command(const Options& options) {
   }
   for (const std::string& name : options.files) {
     if (std::find(kCatalogs.begin(), kCatalogs.end(), name) == kCatalogs.end()) {
+      const std::string_view near = registry::nearest(name, kCatalogs);
       throw diag::Error(diag::Exit::invalid, "no list of '" + diag::visible(name) + "'",
-                        "the lists are " + registry::join_or(kCatalogs));
+                        (near.empty() ? "" : "did you mean '" + std::string(near) + "'? ") +
+                            "the lists are " + registry::join_or(kCatalogs));
     }
     list_catalog(name);
   }
@@ -124,6 +126,11 @@ int describe_command(const Options& options) {
   if (const config::SectionInfo* section = find_section(what);
       section != nullptr && section->table != nullptr) {
     describe_table("[" + what + "]", section->doc, {section->table});
+    return 0;
+  }
+  for (const std::string_view catalog : kCatalogs) {
+    if (what != catalog && what != singular(catalog)) continue;
+    list_catalog(catalog);
     return 0;
   }
   const std::vector<Described> found = find_entries(kind, name);
@@ -150,7 +157,7 @@ int explain_command(const Options& options) {
                       "file too: runner --explain optimizer.lr FILE.toml");
   }
   Judged judged;
-  judge_file(options.files.front(), options.overrides, machine_view(options), judged);
+  judge_file(options.files.front(), options.overrides, surroundings(options), judged);
   if (judged.sink.errors() > 0) {
     std::cerr << diag::render_text(judged.sink.sorted(), color(STDERR_FILENO));
     return static_cast<int>(judged.sink.exit());

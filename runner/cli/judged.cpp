@@ -13,6 +13,7 @@
 #include "runner/host/process.h"
 #include "runner/plan/make.h"
 #include "runner/report/terminal.h"
+#include "runner/store/run_folder.h"
 
 namespace runner::cli {
 
@@ -29,6 +30,14 @@ void report_unused_sections(const config::Experiment& experiment, diag::Sink& si
                  .notes = {},
                  .help = {},
                  .key = section});
+  }
+  if (experiment.trainer.max_restarts > 0) {
+    sink.report({.code = diag::Code::section_without_effect,
+                 .message = "max_restarts is checked, and this version restarts nothing",
+                 .at = experiment.at("trainer.max_restarts"),
+                 .notes = {},
+                 .help = "`runner --resume RUN` goes on after a failure",
+                 .key = "trainer.max_restarts"});
   }
 }
 
@@ -49,47 +58,33 @@ bool is_independent(const diag::Diagnostic& d, const diag::Diagnostic& error,
   return experiment.is_set(d.key) || section_of(d.key) != section_of(error.key);
 }
 
-/// With errors in the file, its defaults stand in for what is wrong. Rules that speak of other keys
-/// hold all the same and are reported too; whether model and data fit can't be known yet.
+/// A component whose name is unknown gets a stand-in, so that the rules about other keys can speak.
+void stand_in(config::Component& component, std::string_view catalog) {
+  if (component.entry != nullptr) return;
+  component.entry = config::catalog_entries(catalog).front();
+  component.name = component.entry->name;
+  component.options = component.entry->defaults;
+}
+
+/// With errors in the file, its defaults stand in for what is wrong. What the rules say of other
+/// keys holds all the same and is reported too; whether model and data fit can't be known yet.
 void judge_what_stands(const check::MachineView& machine, Judged& judged) {
   config::Experiment experiment = *judged.experiment;
-  for (const config::Component* c :
-       {&experiment.model, &experiment.dataset, &experiment.optimizer, &experiment.scheduler}) {
-    if (c->entry == nullptr) return;
-  }
+  stand_in(experiment.model, "models");
+  stand_in(experiment.dataset, "datasets");
+  stand_in(experiment.optimizer, "optimizers");
+  stand_in(experiment.scheduler, "schedulers");
   diag::Sink rules;
-  (void)check::judge(experiment, machine, dataset_context(), rules);
+  (void)check::judge(experiment, machine, judged.context, rules);
   const std::vector<diag::Diagnostic> errors = judged.sink.all();
   for (const diag::Diagnostic& d : rules.all()) {
-    const std::string_view id = diag::info(d.code).id;
-    const bool is_rule = id.starts_with('M') || id.starts_with('G') || id.starts_with('L');
+    const bool about_fit =
+        diag::info(d.code).id.starts_with('D') || d.code == diag::Code::dataset_files;
     const bool stands = std::all_of(errors.begin(), errors.end(), [&](const diag::Diagnostic& e) {
       return is_independent(d, e, experiment);
     });
-    if (is_rule && stands) judged.sink.report(d);
+    if (!about_fit && stands) judged.sink.report(d);
   }
-}
-
-}  // namespace
-
-void judge_file(const std::filesystem::path& file, std::span<const config::Override> overrides,
-                const check::MachineView& machine, Judged& judged) {
-  judged.experiment = config::load(file, overrides, host::system_files(),
-                                   host::system_environment(), judged.sources, judged.sink);
-  if (judged.experiment) report_unused_sections(*judged.experiment, judged.sink);
-  if (!judged.experiment) return;
-  if (judged.sink.errors() > 0) {
-    judge_what_stands(machine, judged);
-    return;
-  }
-  judged.verdict = check::judge(*judged.experiment, machine, dataset_context(), judged.sink);
-}
-
-check::MachineView machine_view(const Options& options) {
-  if (options.here) return this_machine(".");
-  check::MachineView view;
-  view.gpus_available = options.gpus_available;
-  return view;
 }
 
 check::MachineView this_machine(const std::filesystem::path& root) {
@@ -103,21 +98,88 @@ check::MachineView this_machine(const std::filesystem::path& root) {
     view.gpu_memory_bytes =
         std::min(view.gpu_memory_bytes.value_or(gpu.memory_bytes), gpu.memory_bytes);
   }
+  view.host_memory_bytes = host::system_machine().memory_bytes();
   view.free_disk_bytes = host::system_files().free_bytes(root);
   view.in_slurm_step =
       environment.get("SLURM_PROCID").has_value() && environment.get("SLURM_STEP_ID").has_value();
   return view;
 }
 
-datasets::Context dataset_context() {
-  return {.base = std::filesystem::current_path(),
-          .shared = host::data_folder() / "datasets" / "data"};
+check::MachineView machine_view(const Surroundings& surroundings, const config::Experiment& e) {
+  if (surroundings.here) return this_machine(e.general.root);
+  check::MachineView view;
+  view.gpus_available = surroundings.gpus_available;
+  return view;
+}
+
+/// Only `load` knows how to get a file that is missing, so it is called when one is, and throws.
+void need_data(const config::Experiment& experiment, const datasets::Context& context) {
+  const auto& dataset = static_cast<const datasets::Dataset&>(*experiment.dataset.entry);
+  for (const std::filesystem::path& file : dataset.files(experiment.dataset.options, context)) {
+    if (std::filesystem::exists(file)) continue;
+    for (const auto part :
+         {datasets::Part::train, datasets::Part::validation, datasets::Part::test}) {
+      (void)dataset.load(experiment.dataset.options, context, part);
+    }
+    throw diag::Error(diag::Exit::machine, "the dataset's file '" + file.string() + "' is missing");
+  }
+}
+
+/// What must be there before anything is made or started: the data, and a run folder to write to.
+void look_around(Judged& judged) {
+  const config::Experiment& e = *judged.experiment;
+  const auto report = [&](diag::Code code, const diag::Error& error, const std::string& key) {
+    judged.sink.report({.code = code,
+                        .message = error.what(),
+                        .at = e.at(key),
+                        .notes = {},
+                        .help = error.help(),
+                        .key = key});
+  };
+  try {
+    need_data(e, judged.context);
+  } catch (const diag::Error& error) {
+    const bool has_root = e.setting("dataset.root") != nullptr;
+    report(diag::Code::dataset_files, error, has_root ? "dataset.root" : "dataset.name");
+  }
+  try {
+    constexpr std::int64_t kLogs = 1 << 20;
+    store::probe(e.general.root, kLogs);
+  } catch (const diag::Error& error) {
+    report(diag::Code::run_folder, error, "root");
+  }
+}
+
+}  // namespace
+
+Surroundings surroundings(const Options& options) {
+  Surroundings result;
+  result.here = options.here;
+  result.gpus_available = options.gpus_available;
+  return result;
+}
+
+void judge_file(const std::filesystem::path& file, std::span<const config::Override> overrides,
+                const Surroundings& surroundings, Judged& judged) {
+  judged.context = {.base = surroundings.base, .shared = host::data_folder() / "datasets" / "data"};
+  judged.experiment = config::load(file, overrides, host::system_files(),
+                                   host::system_environment(), judged.sources, judged.sink);
+  if (!judged.experiment) return;
+  report_unused_sections(*judged.experiment, judged.sink);
+  const check::MachineView machine = machine_view(surroundings, *judged.experiment);
+  if (judged.sink.errors() > 0) {
+    judge_what_stands(machine, judged);
+  } else {
+    judged.verdict = check::judge(*judged.experiment, machine, judged.context, judged.sink);
+    if (surroundings.here && judged.sink.errors() == 0) look_around(judged);
+  }
+  judged.sink.place_rest({judged.experiment->source, 0, 0, 0});
 }
 
 plan::Plan make_plan(const Judged& judged, plan::Mode mode, const Options& options) {
   plan::Plan plan = plan::make(*judged.experiment, *judged.verdict, mode);
-  plan.base_folder = std::filesystem::current_path().string();
-  plan.shared_folder = dataset_context().shared.string();
+  plan.base_folder = judged.context.base.string();
+  plan.shared_folder = judged.context.shared.string();
   plan.command_line = options.command_line;
   plan.version = kVersion;
   plan.quiet = options.quiet;
@@ -127,9 +189,15 @@ plan::Plan make_plan(const Judged& judged, plan::Mode mode, const Options& optio
 void print_error(std::string_view message, std::string_view help) {
   const bool tint = color(STDERR_FILENO);
   std::cout.flush();
-  std::cerr << (tint ? "\x1b[1;31merror\x1b[0m: " : "error: ") << diag::visible(message) << "\n";
-  if (!help.empty())
+  std::cerr << (tint ? "\x1b[1;31merror\x1b[0m: " : "error: ");
+  for (std::string_view rest = message; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::cerr << diag::visible(rest.substr(0, end)) << "\n";
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  if (!help.empty()) {
     std::cerr << (tint ? "  \x1b[1mhelp\x1b[0m: " : "  help: ") << diag::visible(help) << "\n";
+  }
   std::cerr.flush();
 }
 

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "runner/check/check.h"
 #include "runner/cli/options.h"
@@ -11,12 +13,25 @@
 
 namespace runner::cli {
 
+/// What an experiment is judged for.
+struct Surroundings {
+  bool here = false;  ///< this machine: its GPUs, memory, disk and the dataset's files
+  std::optional<std::int64_t> gpus_available;  ///< else a machine with so many GPUs, if given
+  std::filesystem::path base =
+      std::filesystem::current_path();  ///< of the datasets' relative paths
+};
+
+/// What the command line says: --here, --gpus-available N, or neither, which leaves the machine
+/// open.
+[[nodiscard]] Surroundings surroundings(const Options& options);
+
 /// One experiment file, read and judged. Spans point into `sources`, so it doesn't move.
 struct Judged {
   diag::Sources sources;
   diag::Sink sink;
   std::optional<config::Experiment> experiment;  ///< nothing when the file couldn't be read
   std::optional<check::Verdict> verdict;  ///< nothing when the experiment has errors of its own
+  datasets::Context context;              ///< where the dataset's files lie
 
   Judged() = default;
   Judged(const Judged&) = delete;
@@ -25,21 +40,13 @@ struct Judged {
 
 /// Reads, decodes and judges; everything wrong lies in `judged.sink`.
 void judge_file(const std::filesystem::path& file, std::span<const config::Override> overrides,
-                const check::MachineView& machine, Judged& judged);
-
-/// What the command line says of the machine: --here looks at this one, --gpus-available describes
-/// one, neither leaves it open.
-[[nodiscard]] check::MachineView machine_view(const Options& options);
-/// This machine, its GPUs, mask and the disk under `root`.
-[[nodiscard]] check::MachineView this_machine(const std::filesystem::path& root);
-
-/// Working directory and shipped data, for datasets.
-[[nodiscard]] datasets::Context dataset_context();
+                const Surroundings& surroundings, Judged& judged);
 
 /// The plan of a file without errors.
 [[nodiscard]] plan::Plan make_plan(const Judged& judged, plan::Mode mode, const Options& options);
 
-/// Prints an error as main does: "error: message", "  help: …", to stderr.
+/// Prints an error as main does: "error: message", "  help: …", to stderr; further lines of the
+/// message are indented.
 void print_error(std::string_view message, std::string_view help);
 
 /// True if stderr (or stdout) is a terminal that takes colours.

@@ -1,6 +1,8 @@
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <exception>
 #include <iostream>
 
@@ -29,6 +31,10 @@ int main(int argc, char** argv) {
   try {
     const int status = run(argc, argv);
     std::cout.flush();
+    if (!std::cout && errno != EPIPE) {
+      throw runner::diag::Error(runner::diag::Exit::failed,
+                                std::string("can't write the output: ") + std::strerror(errno));
+    }
     return status;
   } catch (const runner::diag::Error& error) {
     runner::cli::print_error(error.what(), error.help());

@@ -37,8 +37,11 @@ enum class Warnings { shown, hidden };
 /// Reads and judges for this machine; prints what is wrong and says whether it can go on. The
 /// warnings of a stored configuration were shown when its run began.
 bool judge_here(const fs::path& file, std::span<const config::Override> overrides,
-                Warnings warnings, Judged& judged) {
-  judge_file(file, overrides, this_machine("."), judged);
+                const fs::path& base, Warnings warnings, Judged& judged) {
+  Surroundings here;
+  here.here = true;
+  here.base = base;
+  judge_file(file, overrides, here, judged);
   const bool fine = judged.sink.errors() == 0;
   if (!judged.sink.all().empty() && (!fine || warnings == Warnings::shown)) {
     std::cerr << diag::render_text(judged.sink.sorted(), color(STDERR_FILENO)) << "\n";
@@ -53,22 +56,13 @@ void need_executable(const check::Verdict& verdict) {
     throw diag::Error(diag::Exit::machine, *reason);
 }
 
-/// The data must be there before anything is made or started. Only `load` knows how to get what is
-/// missing, so it is called when a file is, and throws.
-void need_data(const config::Experiment& experiment) {
-  const auto& dataset = static_cast<const datasets::Dataset&>(*experiment.dataset.entry);
-  const datasets::Context context = dataset_context();
-  for (const fs::path& file : dataset.files(experiment.dataset.options, context)) {
-    if (fs::exists(file)) continue;
-    for (const auto part :
-         {datasets::Part::train, datasets::Part::validation, datasets::Part::test}) {
-      (void)dataset.load(experiment.dataset.options, context, part);
-    }
-    throw diag::Error(diag::Exit::machine, "the dataset's file '" + file.string() + "' is missing");
-  }
-}
-
 fs::path worker_path() { return host::self_exe_folder() / "runner-worker"; }
+
+void need_worker() {
+  if (fs::exists(worker_path())) return;
+  throw diag::Error(diag::Exit::machine, "'" + worker_path().string() + "' is missing",
+                    "this build has no engine: build with -DRUNNER_ENGINE=ON (scripts/run does)");
+}
 
 /// GPUs that the run holds as long as it lives. The plan's ids, which count within
 /// CUDA_VISIBLE_DEVICES, become the machine's own; with auto_select_gpus they are picked here.
@@ -149,7 +143,7 @@ std::vector<Difference> differences(const config::Experiment& stored,
   };
   const auto add = [&](const config::Setting& setting, const std::string& before,
                        const std::string& after) {
-    if (before == after || setting.option->resume == registry::Resume::free) return;
+    if (before == after) return;
     result.push_back({setting.key, before, after, setting.option->resume});
   };
   for (const config::Setting& setting : now.settings)
@@ -174,6 +168,28 @@ void report_differences(const std::vector<Difference>& found) {
   }
 }
 
+/// Another model, dataset, … has other options, so the stored ones would be read as mistakes; it is
+/// refused before that.
+void refuse_other_components(const config::Experiment& stored,
+                             std::span<const config::Override> overrides) {
+  for (const config::Component* c :
+       {&stored.model, &stored.dataset, &stored.loss, &stored.optimizer, &stored.scheduler}) {
+    const std::string section = c == &stored.model       ? "model"
+                                : c == &stored.dataset   ? "dataset"
+                                : c == &stored.loss      ? "loss"
+                                : c == &stored.optimizer ? "optimizer"
+                                                         : "scheduler";
+    for (const config::Override& o : overrides) {
+      const std::string start = section + ".name=";
+      if (!o.text.starts_with(start) || o.text == start + c->name) continue;
+      report_differences({{.key = section + ".name",
+                           .before = c->name,
+                           .after = o.text.substr(start.size()),
+                           .resume = registry::Resume::fixed}});
+    }
+  }
+}
+
 /// Says when the experiment file has changed since the run began; the stored one is used.
 void report_changed_file(const fs::path& run, const config::Experiment& stored) {
   const nlohmann::json origin = read_json(run / "origin.json");
@@ -186,7 +202,7 @@ void report_changed_file(const fs::path& run, const config::Experiment& stored) 
         {.text = text.get<std::string>(), .position = static_cast<int>(overrides.size()) + 1});
   }
   Judged today;
-  judge_file(file, overrides, this_machine("."), today);
+  judge_file(file, overrides, {}, today);
   if (!today.experiment || today.sink.errors() > 0) {
     std::cerr << "note: " << diag::visible(file.string())
               << " has changed and is no longer valid; the stored configuration is used\n";
@@ -200,14 +216,32 @@ void report_changed_file(const fs::path& run, const config::Experiment& stored) 
   }
 }
 
+/// A worker that was killed couldn't say so in the run's manifest.
+void close_manifest(const fs::path& run, int exit_status) {
+  nlohmann::ordered_json manifest = nlohmann::ordered_json::object();
+  if (std::ifstream in(run / "manifest.json"); in) {
+    manifest = nlohmann::ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
+  }
+  if (!manifest.is_object() || manifest.value("status", "") != "running") return;
+  manifest["status"] = exit_status > 128 ? "interrupted" : "failed";
+  launch::write_whole(run / "manifest.json", manifest.dump(2) + "\n");
+}
+
 /// Prints the plan, runs the worker and reports its end; returns the exit status.
 int execute(const plan::Plan& plan) {
-  if (!plan.quiet) {
+  if (!plan.quiet && plan.mode == plan::Mode::fit) {
     std::cout << plan::print(plan, report::terminal_width(STDOUT_FILENO)) << "\n";
     std::cout.flush();
   }
   const launch::Outcome outcome = launch::run_local(plan, worker_path());
   if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
+  if (plan.mode != plan::Mode::fit) return outcome.exit_status;
+  if (outcome.exit_status != 0) close_manifest(plan.run_folder, outcome.exit_status);
+  const bool resumable =
+      !store::CheckpointFolder(fs::path(plan.run_folder) / kCheckpoints).list().empty();
+  if (outcome.exit_status > 128 && resumable && !plan.quiet) {
+    std::cout << "go on with: runner --resume " << diag::visible(plan.run_folder) << "\n";
+  }
   return outcome.exit_status;
 }
 
@@ -221,11 +255,11 @@ void keep_config(const fs::path& run, const Judged& judged, const Options& optio
                       origin.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-/// What a run folder will hold at most: the checkpoints it keeps, two in flight, and the logs.
-std::int64_t needed_bytes(const config::Experiment& experiment, const plan::Plan& plan) {
-  constexpr std::int64_t kLogs = 1 << 20;
-  const std::int64_t kept = std::max<std::int64_t>(experiment.checkpoint.keep, 0) + 2;
-  return plan.checkpoint_bytes * kept + kLogs;
+/// The folder that a run's relative paths were relative to.
+fs::path base_of(const fs::path& run) {
+  const nlohmann::json plan = read_json(run / "plan.json");
+  const std::string base = plan.is_object() ? plan.value("base_folder", "") : "";
+  return base.empty() ? fs::current_path() : fs::path(base);
 }
 
 int resume(const fs::path& run, Judged& judged, const Options& options) {
@@ -236,12 +270,13 @@ int resume(const fs::path& run, Judged& judged, const Options& options) {
                       "start the experiment again: runner " + (run / kConfig).string());
   }
   need_executable(*judged.verdict);
-  need_data(*judged.experiment);
+  need_worker();
   plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
   plan.run_folder = run.string();
   plan.resume_from = checkpoint->string();
   plan.git_commit = host::git_commit(fs::current_path()).value_or("");
-  store::probe(run, needed_bytes(*judged.experiment, plan));
+  constexpr std::int64_t kLogs = 1 << 20;
+  store::probe(run, plan.checkpoint_bytes + kLogs);
   const std::vector<host::GpuLease> leases = lease_gpus(*judged.experiment, plan);
   keep_config(run, judged, options);
   return execute(plan);
@@ -274,21 +309,21 @@ int run_command(const Options& options) {
         "`runner --check` takes several files");
   }
   Judged judged;
-  if (!judge_here(options.files.front(), options.overrides, Warnings::shown, judged))
+  if (!judge_here(options.files.front(), options.overrides, fs::current_path(), Warnings::shown,
+                  judged))
     return static_cast<int>(judged.sink.exit());
   const config::Experiment& experiment = *judged.experiment;
   need_executable(*judged.verdict);
   if (experiment.checkpoint.resume == "auto") {
     if (const auto run = unfinished_run(experiment.general)) {
       Judged stored;
-      judge_file(*run / kConfig, {}, this_machine("."), stored);
+      judge_file(*run / kConfig, {}, {}, stored);
       if (stored.experiment) report_differences(differences(*stored.experiment, experiment));
       return resume(*run, judged, options);
     }
   }
-  need_data(experiment);
+  need_worker();
   plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
-  store::probe(experiment.general.root, needed_bytes(experiment, plan));
   const std::vector<host::GpuLease> leases = lease_gpus(experiment, plan);
   const store::RunFolder folder = store::RunFolder::create(
       experiment.general.root, experiment.general.name, std::chrono::system_clock::now());
@@ -302,16 +337,17 @@ int run_command(const Options& options) {
 int resume_command(const Options& options) {
   const fs::path run = run_folder_of(options.argument);
   Judged stored;
-  if (!judge_here(run / kConfig, {}, Warnings::hidden, stored))
+  if (!judge_here(run / kConfig, {}, base_of(run), Warnings::hidden, stored))
     return static_cast<int>(stored.sink.exit());
   const bool changed = !options.files.empty() || !options.overrides.empty();
   if (!changed) {
     report_changed_file(run, *stored.experiment);
     return resume(run, stored, options);
   }
+  refuse_other_components(*stored.experiment, options.overrides);
   Judged today;
   const fs::path file = options.files.empty() ? run / kConfig : fs::path(options.files.front());
-  if (!judge_here(file, options.overrides, Warnings::hidden, today))
+  if (!judge_here(file, options.overrides, base_of(run), Warnings::hidden, today))
     return static_cast<int>(today.sink.exit());
   report_differences(differences(*stored.experiment, *today.experiment));
   return resume(run, today, options);
@@ -320,10 +356,10 @@ int resume_command(const Options& options) {
 int test_command(const Options& options) {
   const fs::path run = run_folder_of(options.argument);
   Judged judged;
-  if (!judge_here(run / kConfig, options.overrides, Warnings::hidden, judged))
+  if (!judge_here(run / kConfig, options.overrides, base_of(run), Warnings::hidden, judged))
     return static_cast<int>(judged.sink.exit());
   need_executable(*judged.verdict);
-  need_data(*judged.experiment);
+  need_worker();
   const store::CheckpointFolder folder(run / kCheckpoints);
   std::optional<fs::path> checkpoint;
   if (const auto best = folder.linked(store::Link::best)) {

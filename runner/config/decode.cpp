@@ -149,6 +149,7 @@ class Decoder {
     unknown_sections();
     for (const SectionInfo& section : sections()) decode(section);
     check_model();
+    check_grid();
     refresh();
     return std::move(experiment_);
   }
@@ -331,6 +332,85 @@ class Decoder {
       report(of_layer ? diag::Code::bad_layer : diag::Code::bad_value, std::move(problem.message),
              of_layer ? key_span(path) : experiment_.at(path), std::move(problem.help), path);
     }
+  }
+
+  /// Each key of sweep.grid must be one of this experiment, each list hold values that it takes.
+  void check_grid() {
+    const Value& grid = experiment_.sweep.grid;
+    if (!grid.has_value()) return;
+    const auto* table = grid.get_if<Value::Table>();
+    if (table == nullptr) {
+      report(diag::Code::bad_value,
+             "'sweep.grid': expected a table of lists, found " +
+                 std::string(registry::type_name(grid)),
+             experiment_.at("sweep.grid"),
+             "[sweep.grid] with lines like \"optimizer.lr\" = [0.1, 0.01]", "sweep.grid");
+      return;
+    }
+    for (const auto& [key, values] : *table) check_grid_key(key, values);
+  }
+
+  void check_grid_key(const std::string& key, const Value& values) {
+    const std::string path = child_path("sweep.grid", key);
+    const auto* list = values.get_if<Value::Array>();
+    const OptionInfo* option = find_option(values_, key);
+    if (option == nullptr && !is_any_option(key)) {
+      report(diag::Code::unknown_key, "unknown key '" + key + "' in [sweep.grid]", key_span(path),
+             "keys are written in quotes, with their section: \"optimizer.lr\"", path);
+    } else if (list == nullptr || list->empty()) {
+      report(diag::Code::bad_value, "'" + path + "': expected a list of values",
+             experiment_.at(path), "\"" + key + "\" = [first, second]", path);
+    } else if (option != nullptr) {
+      for (std::size_t i = 0; i < list->size(); ++i)
+        check_grid_value(key, path, i, (*list)[i], *option);
+    }
+  }
+
+  void check_grid_value(const std::string& key, const std::string& path, std::size_t index,
+                        const Value& value, const OptionInfo& option) {
+    if (const auto misfit = misfit_of(key, value, option)) {
+      report(diag::Code::bad_value,
+             "'" + path + "': element " + std::to_string(index) + ": " + misfit->message,
+             experiment_.at(element_path(path, index)), {}, element_path(path, index));
+    }
+  }
+
+  /// Why an option of this experiment doesn't take a value; the experiment stays as it is.
+  static std::optional<registry::Misfit> misfit_of(const std::string& key, const Value& value,
+                                                   const OptionInfo& option) {
+    if (key.ends_with(".name")) {
+      std::string scratch;
+      return registry::detail::read(value, option, scratch);
+    }
+    if (option.type == "integer") {
+      std::int64_t scratch = 0;
+      return registry::detail::read(value, option, scratch);
+    }
+    if (option.type == "float") {
+      double scratch = 0;
+      return registry::detail::read(value, option, scratch);
+    }
+    if (option.type == "boolean") {
+      bool scratch = false;
+      return registry::detail::read(value, option, scratch);
+    }
+    if (option.type == "string") {
+      std::string scratch;
+      return registry::detail::read(value, option, scratch);
+    }
+    return {};
+  }
+
+  /// A key of any model, optimizer, …: another point of the grid may choose that one.
+  static bool is_any_option(std::string_view key) {
+    const std::size_t dot = key.find('.');
+    const SectionInfo* section =
+        dot == std::string_view::npos ? nullptr : find_section(key.substr(0, dot));
+    if (section == nullptr || section->catalog.empty()) return false;
+    for (const registry::Entry* entry : catalog_entries(section->catalog)) {
+      if (entry->options->find(key.substr(dot + 1)) != nullptr) return true;
+    }
+    return false;
   }
 
   void unknown_sections() {

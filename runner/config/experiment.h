@@ -138,9 +138,10 @@ struct Experiment {
   Slurm slurm;
   Sweep sweep;
   Component model, dataset, optimizer, scheduler, loss;
-  std::vector<Setting> settings;          ///< every key of every section, in the canonical order
-  std::map<std::string, Origin> origins;  ///< of every path written, array elements included
-  std::filesystem::path file;             ///< the experiment file; empty in a worker
+  std::vector<Setting> settings;             ///< every key of every section, in the canonical order
+  std::map<std::string, Origin> origins;     ///< of every path written, array elements included
+  std::filesystem::path file;                ///< the experiment file; empty in a worker
+  const diag::SourceFile* source = nullptr;  ///< its text; nullptr in a worker
 
   /// True if a file or an argument wrote the key.
   [[nodiscard]] bool is_set(std::string_view key) const;

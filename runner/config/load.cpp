@@ -53,6 +53,9 @@ class Reader {
   Reader(const host::Files& files, diag::Sources& sources, diag::Sink& sink)
       : files_(files), sources_(sources), sink_(sink) {}
 
+  /// The text of the first file that was read.
+  [[nodiscard]] const diag::SourceFile* main_source() const { return main_source_; }
+
   std::optional<Document> read(const std::filesystem::path& path, diag::Span from) {
     std::string text;
     try {
@@ -62,6 +65,7 @@ class Reader {
       return {};
     }
     const diag::SourceFile* source = sources_.add(path.string(), std::move(text));
+    if (main_source_ == nullptr) main_source_ = source;
     std::optional<Document> own = parse_document(*source, sink_);
     if (!own) return {};
     return with_bases(std::move(*own), path);
@@ -154,6 +158,7 @@ class Reader {
   diag::Sources& sources_;
   diag::Sink& sink_;
   std::vector<std::filesystem::path> stack_;
+  const diag::SourceFile* main_source_ = nullptr;
 };
 
 /// Applies overrides to a document.
@@ -167,13 +172,8 @@ class Overrider {
     for (const Override& o : overrides) {
       if (auto p = parse(o)) parsed.push_back(std::move(*p));
     }
-    // The names come first: they decide which options, and so which types, the other keys have.
-    for (const Parsed& p : parsed) {
-      if (is_name(p)) apply(p);
-    }
-    for (const Parsed& p : parsed) {
-      if (!is_name(p)) apply(p);
-    }
+    find_final_names(parsed);
+    for (const Parsed& p : parsed) apply(p);
   }
 
  private:
@@ -188,7 +188,34 @@ class Overrider {
     diag::Span value_at;
   };
 
-  static bool is_name(const Parsed& p) { return p.parts.size() == 2 && p.parts[1] == "name"; }
+  /// The names that components will have in the end, wherever they are set: they decide which
+  /// options, and so which types, the other keys have.
+  void find_final_names(const std::vector<Parsed>& parsed) {
+    names_ = document_.values;
+    for (const Parsed& p : parsed) {
+      const std::string& section = p.parts[0];
+      if (p.kind == Kind::drop && p.parts.size() == 1) {
+        std::erase_if(names_, [&](const auto& item) { return item.first == section; });
+      } else if (p.kind == Kind::drop && p.path == section + ".name") {
+        set_name(section, std::nullopt);
+      } else if (p.kind == Kind::set && p.path == section + ".name") {
+        set_name(section, p.value);
+      }
+    }
+  }
+
+  void set_name(const std::string& section, const std::optional<std::string>& name) {
+    auto at = std::find_if(names_.begin(), names_.end(),
+                           [&](const auto& item) { return item.first == section; });
+    if (at == names_.end()) {
+      names_.emplace_back(section, Value::Table{});
+      at = names_.end() - 1;
+    }
+    auto* table = std::get_if<Value::Table>(&at->second.data);
+    if (table == nullptr) return;
+    std::erase_if(*table, [](const auto& item) { return item.first == "name"; });
+    if (name) table->emplace_back("name", *name);
+  }
 
   std::optional<Parsed> parse(const Override& o) {
     Parsed p;
@@ -216,6 +243,11 @@ class Overrider {
     }
     p.parts = std::move(*parts);
     for (const std::string& part : p.parts) p.path = child_path(p.path, part);
+    if (p.path == "extends") {
+      report(diag::Code::bad_override, "'extends' can't be an argument", p.key_at,
+             "write a file that extends both");
+      return {};
+    }
     const bool control = std::any_of(text.begin(), text.end(), [](char c) {
       return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
     });
@@ -295,7 +327,7 @@ class Overrider {
   }
 
   std::optional<Value> read_value(const Parsed& p) {
-    const registry::OptionInfo* option = find_option(document_.values, p.path);
+    const registry::OptionInfo* option = find_option(names_, p.path);
     // What nothing reads is reported by decode, whatever its value.
     if (option == nullptr) return Value(p.value);
     const std::string_view type = option->type;
@@ -382,6 +414,7 @@ class Overrider {
   }
 
   Document& document_;
+  Value::Table names_;
   diag::Sources& sources_;
   diag::Sink& sink_;
 };
@@ -448,6 +481,23 @@ class EnvironmentFiller {
   diag::Sink& sink_;
 };
 
+/// The name becomes a folder.
+void check_name(const Experiment& experiment, diag::Sink& sink) {
+  constexpr std::size_t kLongestName = 200;
+  const std::string& name = experiment.general.name;
+  const bool odd = std::any_of(name.begin(), name.end(), [](char c) {
+    return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+  if (!odd && !name.empty() && name.front() != '.' && name.size() <= kLongestName) return;
+  sink.report(
+      {.code = diag::Code::bad_value,
+       .message = "'name' can't be the name of a folder: '" + name.substr(0, kLongestName) + "'",
+       .at = experiment.at("name"),
+       .notes = {},
+       .help = "1 to 200 bytes, no slash, no control character, no dot at the start",
+       .key = "name"});
+}
+
 }  // namespace
 
 bool is_override(std::string_view argument) {
@@ -464,7 +514,8 @@ std::optional<Experiment> load(const std::filesystem::path& file,
                                std::span<const Override> overrides, const host::Files& files,
                                const host::Environment& environment, diag::Sources& sources,
                                diag::Sink& sink) {
-  std::optional<Document> document = Reader(files, sources, sink).read(file, {});
+  Reader reader(files, sources, sink);
+  std::optional<Document> document = reader.read(file, {});
   // Arguments are judged even when the file can't be: their mistakes are independent.
   Document nothing;
   Document& base = document ? *document : nothing;
@@ -484,7 +535,9 @@ std::optional<Experiment> load(const std::filesystem::path& file,
   for (auto& [key, value] : base.values) filler.fill(value, child_path("", key));
   Experiment experiment = decode(base.values, base.origins, sink);
   experiment.file = file;
+  experiment.source = reader.main_source();
   if (!experiment.is_set("name")) infer(experiment, "name", file.stem().string());
+  check_name(experiment, sink);
   return experiment;
 }
 

@@ -54,6 +54,12 @@ const SourceFile* Sources::add(std::string name, std::string text, bool is_argum
   return &files_.back();
 }
 
+void Sink::place_rest(const Span& at) {
+  for (Diagnostic& d : diagnostics_) {
+    if (d.at.file == nullptr) d.at = at;
+  }
+}
+
 std::vector<Diagnostic> Sink::sorted() const {
   // Files in the order in which they first appear, arguments after them, no place last.
   std::vector<const SourceFile*> order;

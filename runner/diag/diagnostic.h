@@ -55,7 +55,7 @@ struct SourceFile {
 };
 
 /// A stretch of a source; line and column count from 1, columns and length in code points.
-/// `file == nullptr` means no place (a default, say).
+/// `file == nullptr` means no place (a default, say); line 0 means the file as a whole.
 struct Span {
   const SourceFile* file = nullptr;
   std::uint32_t line = 0;
@@ -90,6 +90,9 @@ class Sources {
 class Sink {
  public:
   void report(Diagnostic diagnostic) { diagnostics_.push_back(std::move(diagnostic)); }
+
+  /// Gives the diagnostics that have no place this one: the file as a whole, say.
+  void place_rest(const Span& at);
 
   /// In the order of the sources and their lines; arguments after files, placeless ones last.
   [[nodiscard]] std::vector<Diagnostic> sorted() const;

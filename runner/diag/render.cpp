@@ -90,11 +90,13 @@ std::string_view word(Severity severity) {
   return "";
 }
 
-/// GitHub's escapes for data and for properties.
+/// GitHub's escapes for data and for properties; other control characters are made visible.
 std::string escaped(std::string_view text, bool property) {
   std::string out;
   for (const char c : text) {
-    if (c == '%')
+    if (c == '\x1b' || c == '\x7f')
+      out += visible(std::string_view(&c, 1));
+    else if (c == '%')
       out += "%25";
     else if (c == '\r')
       out += "%0D";
@@ -182,8 +184,10 @@ std::string render_github(std::span<const Diagnostic> diagnostics) {
     out +=
         "::" + std::string(code.severity == Severity::note ? "notice" : word(code.severity)) + " ";
     if (d.at.file != nullptr && !d.at.file->is_argument) {
-      out += "file=" + escaped(d.at.file->name, true) + ",line=" + std::to_string(d.at.line) +
-             ",col=" + std::to_string(d.at.column) + ",";
+      out += "file=" + escaped(d.at.file->name, true) + ",";
+      if (d.at.line > 0) {
+        out += "line=" + std::to_string(d.at.line) + ",col=" + std::to_string(d.at.column) + ",";
+      }
     }
     out += "title=" + std::string(code.id) + " " + std::string(code.name) +
            "::" + escaped(d.message + (d.help.empty() ? "" : "\nhelp: " + d.help), false) + "\n";

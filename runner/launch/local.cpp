@@ -149,8 +149,9 @@ pid_t start(const plan::Plan& plan, const std::filesystem::path& worker,
   return child;
 }
 
-/// Passes signals on until the child has ended; returns its wait status and the last signal passed.
-std::pair<int, int> supervise(pid_t child, const SignalReader& signals) {
+/// Passes signals on until the child has ended, and says what the first one does; returns the wait
+/// status and the last signal passed.
+std::pair<int, int> supervise(pid_t child, const SignalReader& signals, bool say_so) {
   int passed = 0;
   steady_clock::time_point last{};
   while (true) {
@@ -166,6 +167,11 @@ std::pair<int, int> supervise(pid_t child, const SignalReader& signals) {
     }
     const auto now = steady_clock::now();
     if (signal == passed && now - last < kOneRequest) continue;
+    if (passed == 0 && say_so && (signal == SIGINT || signal == SIGTERM)) {
+      constexpr std::string_view kText =
+          "\nfinishing the step and saving; once more to end at once\n";
+      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
+    }
     passed = signal;
     last = now;
     kill(child, signal == SIGHUP ? SIGTERM : signal);
@@ -197,7 +203,8 @@ Outcome outcome_of(int status, int passed, const std::filesystem::path& failure_
                                                   "`dmesg`, or lower dataset.batch_size"
                                                 : "its log is in " + run_folder}};
   }
-  const int code = WEXITSTATUS(status);
+  int code = WEXITSTATUS(status);
+  if (passed == SIGHUP && code == 128 + SIGTERM) code = 128 + SIGHUP;
   if (code == 0 || code > 128) return {code, {}};
   if (auto failure = read_failure(failure_file)) return {code, std::move(failure)};
   return {static_cast<int>(diag::Exit::failed),
@@ -229,7 +236,7 @@ Outcome run_local(const plan::Plan& plan, const std::filesystem::path& worker) {
   write_whole(plan_file(plan), plan::to_json(plan));
   const SignalReader signals;
   const pid_t child = start(plan, worker, failure_file, signals.old_mask());
-  const auto [status, passed] = supervise(child, signals);
+  const auto [status, passed] = supervise(child, signals, !plan.quiet);
   return outcome_of(status, passed, failure_file, plan.run_folder);
 }
 

@@ -123,6 +123,40 @@ TEST_CASE("override: the component's name is applied first, wherever it stands")
   CHECK(std::any_cast<const components::Adam&>(t.experiment->optimizer.options).beta1 == 0.5);
 }
 
+TEST_CASE(
+    "override: a section that is dropped can be written anew, in the order of the arguments") {
+  Loading t;
+  t.load({"-optimizer", "optimizer.name=adam", "optimizer.beta1=0.5"});
+  REQUIRE(t.found() == Lines{});
+  CHECK(std::any_cast<const components::Adam&>(t.experiment->optimizer.options).beta1 == 0.5);
+  Loading u;
+  u.load({"optimizer.name=adam", "-optimizer.name", "-optimizer.lr"});
+  CHECK(u.experiment->optimizer.name == "adam");
+}
+
+TEST_CASE("load: a name that can't be a folder's is refused at its place") {
+  for (const char* name : {"a/b", ".", "..", ".hidden", ""}) {
+    Loading t;
+    t.load({("name=" + std::string(name)).c_str()});
+    REQUIRE(t.found().size() == 1);
+    CHECK(t.found()[0].starts_with("argument 2 C002 'name' can't be the name of a folder"));
+  }
+}
+
+TEST_CASE("load: each key and value of sweep.grid is judged") {
+  Loading t(kBase +
+            "[sweep.grid]\n\"optimizer.lr\" = [0.1, -1]\n\"optimizer.lrr\" = [1]\n\"seed\" = 3\n"
+            "\"optimizer.name\" = [\"adam\", \"adan\"]\n\"optimizer.beta1\" = [0.5]\n");
+  t.load();
+  CHECK(t.found() == Lines{"t.toml:14:25 C002 'sweep.grid.\"optimizer.lr\"': element 1: expected a "
+                           "number, above 0, found the integer -1",
+                           "t.toml:15:1 C001 unknown key 'optimizer.lrr' in [sweep.grid]",
+                           "t.toml:16:10 C002 'sweep.grid.seed': expected a list of values",
+                           "t.toml:17:30 C002 'sweep.grid.\"optimizer.name\"': element 1: expected "
+                           "one of sgd, adam, adamw, rmsprop or "
+                           "adagrad, found the string \"adan\""});
+}
+
 TEST_CASE("override: mistakes point at the argument") {
   struct Row {
     const char* argument;

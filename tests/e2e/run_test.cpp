@@ -474,7 +474,7 @@ TEST_CASE("run: a folder that can't be written is found out before anything star
   const Bench t;
   const e2e::Result proc = t.runner({"t.toml", "root=/proc/runs"});
   CHECK(proc.status == 4);
-  CHECK(has(proc.err, "cannot write in '/proc'"));
+  CHECK(has(proc.err, "/proc/runs"));
   e2e::write_file(t.folder.path() / "file", "");
   const e2e::Result file = t.runner({"t.toml", "root=file/runs"});
   CHECK(file.status == 4);
