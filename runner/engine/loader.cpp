@@ -4,8 +4,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace runner::engine {
 
@@ -36,14 +39,34 @@ std::int64_t slot_count(const datasets::Spec& spec, const LoaderOptions& options
   return std::max(least, std::min(kMaxSlots, kRingBytes / std::max<std::int64_t>(bytes, 1)));
 }
 
+LoaderOptions clipped(LoaderOptions options, std::int64_t samples) {
+  options.batch_size = std::min(options.batch_size, samples);
+  return options;
+}
+
+/// torch.randperm's order for a generator of this seed. at::randperm itself would start a second
+/// pool of OpenMP threads, for the thread that calls it; with more threads than cores libgomp stops
+/// spinning at its barriers, and every parallel region of the training thread gets slower.
+void shuffle(std::vector<std::int64_t>& order, std::uint64_t seed) {
+  // Where at::randperm turns from 32 to 64 random bits a draw.
+  constexpr std::size_t kWideDraws = std::numeric_limits<std::uint32_t>::max() / 20;
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  auto* bits = generator.get<at::CPUGeneratorImpl>();
+  const bool wide = order.size() >= kWideDraws;
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+    const std::uint64_t draw = wide ? bits->random64() : bits->random();
+    std::swap(order[i], order[i + draw % (order.size() - i)]);
+  }
+}
+
 }  // namespace
 
 Loader::Loader(const datasets::Samples& samples, const datasets::Spec& spec, LoaderOptions options,
                std::int64_t first_epoch, std::int64_t first_batch)
     : samples_(samples),
       target_kind_(spec.target),
-      options_(options),
-      ring_(static_cast<std::size_t>(slot_count(spec, options))),
+      options_(clipped(options, samples.size())),
+      ring_(static_cast<std::size_t>(slot_count(spec, options_))),
       claimed_(first_epoch * options.batches + first_batch),
       released_(claimed_),
       next_(claimed_) {
@@ -127,13 +150,9 @@ std::shared_ptr<const Loader::Order> Loader::order_of(std::int64_t epoch) {
     if (of == epoch) return order;
   }
   auto order = std::make_shared<Order>(static_cast<std::size_t>(samples_.size()));
+  std::iota(order->begin(), order->end(), 0);
   if (options_.shuffle) {
-    const auto generator = at::detail::createCPUGenerator(
-        static_cast<std::uint64_t>(options_.seed) + static_cast<std::uint64_t>(epoch));
-    const at::Tensor shuffled = at::randperm(samples_.size(), generator, at::kLong);
-    std::copy_n(shuffled.const_data_ptr<std::int64_t>(), order->size(), order->begin());
-  } else {
-    std::iota(order->begin(), order->end(), 0);
+    shuffle(*order, static_cast<std::uint64_t>(options_.seed) + static_cast<std::uint64_t>(epoch));
   }
   // Threads are at most a ring of batches apart, which spans two epochs unless epochs are tiny.
   if (orders_.size() >= 2) orders_.erase(orders_.begin());

@@ -23,8 +23,8 @@ struct Batch {
 };
 
 struct LoaderOptions {
-  std::int64_t batch_size = 1;
-  std::int64_t batches = 0;  ///< of an epoch, at most those that the samples make
+  std::int64_t batch_size = 1;  ///< may be more than there are samples
+  std::int64_t batches = 0;     ///< of an epoch, at most those that the samples make
   bool shuffle = false;  ///< order of an epoch: torch.randperm with a generator seeded seed + epoch
   std::int64_t seed = 0;
   int threads = 1;      ///< at least 1; the batches don't depend on it

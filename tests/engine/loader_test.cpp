@@ -96,6 +96,16 @@ TEST_CASE("loader: starting at any position gives what follows it") {
   }
 }
 
+TEST_CASE("loader: a batch larger than the dataset needs memory for the dataset only") {
+  const MemorySamples samples(10, kFeatures);
+  const std::int64_t huge = std::int64_t{1} << 50;
+  Loader loader(samples, classes_spec(10, kFeatures), options(huge, 1, true, 2));
+  CHECK(loader.batch_size(0) == 10);
+  for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {
+    CHECK(take(loader, 1) == expected(permutation(10, 5 + epoch), 10, 1));
+  }
+}
+
 TEST_CASE("loader: targets belong to their inputs") {
   const MemorySamples samples(30, kFeatures);
   datasets::Spec spec = test::values_spec(30, kFeatures);
