@@ -28,6 +28,7 @@ const std::atomic<int>& catch_signals() {
   for (const int signal : std::array{SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     sigaction(signal, &action, nullptr);
   }
+  std::signal(SIGXFSZ, SIG_IGN);
   return caught;
 }
 

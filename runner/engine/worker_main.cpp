@@ -34,6 +34,7 @@ std::string variable(const char* name) {
 
 /// To the launcher, which prints it; to people if there is no launcher.
 void report_failure(const FailureRecord& failure) {
+  runner::report::log::close_console();
   runner::report::log::error(failure.message);
   const std::string path = variable("RUNNER_FAILURE_FILE");
   if (path.empty()) {

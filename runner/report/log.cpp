@@ -90,6 +90,7 @@ spdlog::sink_ptr file_sink(const std::filesystem::path& path, Level level) {
 
 struct State {
   std::unique_ptr<spdlog::logger> logger;  ///< nullptr until init
+  spdlog::sink_ptr console;                ///< nullptr: none
   std::string prefix;
 };
 
@@ -120,16 +121,23 @@ void init(Options options) {
     sinks.push_back(file_sink(options.file, options.level));
     lowest = std::min(lowest, options.level);
   }
+  spdlog::sink_ptr console;
   if (options.console && options.console_level != Level::off) {
-    sinks.push_back(std::make_shared<ConsoleSink>(std::move(options.console)));
-    sinks.back()->set_level(to_spdlog(options.console_level));
+    console = std::make_shared<ConsoleSink>(std::move(options.console));
+    console->set_level(to_spdlog(options.console_level));
+    sinks.push_back(console);
     lowest = std::min(lowest, options.console_level);
   }
   auto logger = std::make_unique<spdlog::logger>("runner", sinks.begin(), sinks.end());
   logger->set_level(to_spdlog(lowest));
   logger->flush_on(spdlog::level::warn);
   state() = {.logger = std::move(logger),
+             .console = std::move(console),
              .prefix = options.rank < 0 ? "" : "[rank " + std::to_string(options.rank) + "] "};
+}
+
+void close_console() {
+  if (state().console != nullptr) state().console->set_level(spdlog::level::off);
 }
 
 bool enabled(Level level) {

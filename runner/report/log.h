@@ -36,6 +36,10 @@ struct Options {
 /// is flushed at each warning and error, by flush(), and at exit; not by _exit() or a signal.
 void init(Options options);
 
+/// From now on messages go to the file only; for an error that is printed in another way. Other
+/// threads may be logging.
+void close_console();
+
 /// Whether a message of `level` goes anywhere; for messages that cost something to make.
 [[nodiscard]] bool enabled(Level level);
 

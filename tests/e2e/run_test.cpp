@@ -184,6 +184,18 @@ TEST_CASE(
   CHECK(weights_hash(t.last_run()) != reference_hash());
 }
 
+TEST_CASE("run: a failure is told once, and kept in the log") {
+  const Bench t;
+  const e2e::Result result = t.runner({"--quiet", "t.toml", "optimizer.lr=1e300"});
+  CHECK(result.status == 1);
+  const std::string message = "the loss is not a number";
+  CAPTURE(result.err);
+  const std::size_t first = result.err.find(message);
+  REQUIRE(first != std::string::npos);
+  CHECK(result.err.find(message, first + 1) == std::string::npos);
+  CHECK(has(e2e::read_file(t.last_run() / "runner.log"), "[error] " + message));
+}
+
 TEST_CASE("run: --quiet prints nothing on success") {
   const Bench t;
   const e2e::Result result = t.runner({"--quiet", "t.toml", "trainer.max_epochs=1"});

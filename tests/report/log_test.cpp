@@ -47,6 +47,21 @@ TEST_CASE("log: levels go by their names") {
   }
 }
 
+TEST_CASE("log: once the console is closed, messages go to the file only") {
+  const LogOff restore;
+  const TempFolder folder;
+  Console console;
+  log::close_console();  // nothing there yet
+  log::init({.file = folder / "run.log", .console = console.writer()});
+  log::warn("first");
+  log::close_console();
+  log::error("second");
+  CHECK(console.lines == std::vector<std::string>{"warn: first\n"});
+  const std::string file = folder.read("run.log");
+  CHECK(file.find("first") != std::string::npos);
+  CHECK(file.find("[error] second") != std::string::npos);
+}
+
 TEST_CASE("log: file and console each have their level") {
   const LogOff restore;
   const TempFolder folder;
