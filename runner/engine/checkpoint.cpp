@@ -13,6 +13,7 @@
 
 #include "runner/diag/error.h"
 #include "runner/host/unique_fd.h"
+#include "runner/report/log.h"
 
 namespace runner::engine {
 
@@ -102,10 +103,12 @@ Json to_json(const TrainingState& p) {
       {"batch", p.batch},
       {"validation_due", p.validation_due},
       {"samples", p.samples},
+      {"lr", hex(p.lr)},
       {"loss_sum", hex(p.loss_sum)},
       {"loss_weight", p.loss_weight},
       {"elapsed_seconds", hex(p.elapsed_seconds)},
       {"csv_bytes", p.csv_bytes},
+      {"csv_row", p.csv_row},
       {"threads", p.threads},
       {"optimizer_steps", p.optimizer_steps},
       {"scale", hex(p.precision.scale)},
@@ -138,10 +141,12 @@ TrainingState state_from(const Json& json) {
   json.at("batch").get_to(p.batch);
   json.at("validation_due").get_to(p.validation_due);
   json.at("samples").get_to(p.samples);
+  p.lr = unhex(json.at("lr"));
   p.loss_sum = unhex(json.at("loss_sum"));
   json.at("loss_weight").get_to(p.loss_weight);
   p.elapsed_seconds = unhex(json.at("elapsed_seconds"));
   json.at("csv_bytes").get_to(p.csv_bytes);
+  json.at("csv_row").get_to(p.csv_row);
   json.at("threads").get_to(p.threads);
   json.at("optimizer_steps").get_to(p.optimizer_steps);
   p.precision.scale = unhex(json.at("scale"));
@@ -309,6 +314,9 @@ void CheckpointWriter::write(const Job& job) {
   folder_.link(store::Link::last, state.step);
   if (job.best == state.step) folder_.link(store::Link::best, state.step);
   folder_.retain(options_.retention);
+  report::log::info("wrote checkpoint '" + folder_.path(state.step).string() + "'" +
+                    (job.best == state.step ? ", the best so far" : ""));
+  report::log::flush();
 }
 
 }  // namespace runner::engine

@@ -42,11 +42,13 @@ struct TrainingState {
   std::int64_t batch = 0;          ///< batches of that epoch done
   bool validation_due = false;     ///< a signal came before the validation after this step was done
   std::int64_t samples = 0;        ///< seen in training
+  double lr = 0;                   ///< of the last step
   double loss_sum = 0;             ///< of the epoch's samples so far
   std::int64_t loss_weight = 0;
   double elapsed_seconds = 0;
-  std::int64_t csv_bytes = 0;  ///< of metrics.csv that belong to this state
-  int threads = 1;             ///< of one operation; another number changes sums
+  std::int64_t csv_bytes = 0;  ///< of metrics.csv that belong to this state, but for the last row
+  std::vector<std::string> csv_row = {};  ///< that row's cells; empty: none
+  int threads = 1;                        ///< of one operation; another number changes sums
   std::int64_t optimizer_steps = 0;
   Precision::State precision;
   std::optional<components::Plateau::State> plateau;

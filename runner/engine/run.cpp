@@ -236,7 +236,7 @@ void print_summary(const plan::Plan& plan, const Outcome& outcome, const std::st
     summary.best_metric = monitor;
     summary.best_value = outcome.state.best->value;
   }
-  summary.epochs = outcome.state.epoch;
+  summary.epochs = outcome.epochs;
   summary.steps = outcome.state.step;
   summary.samples = outcome.state.samples;
   summary.time = host::Seconds(outcome.state.elapsed_seconds);
@@ -257,6 +257,17 @@ void start_log(const plan::Plan& plan, const config::Experiment& experiment) {
   options.file = fs::path(plan.run_folder) / "runner.log";
   options.console = report::fd_writer(STDERR_FILENO);
   report::log::init(std::move(options));
+}
+
+void log_start(const plan::Plan& plan, const at::Device& device, std::int64_t first_step) {
+  std::string text = "'" + plan.name + "' starts on " + device_text(device) + ", precision " +
+                     plan.precision + ", from step " + std::to_string(first_step);
+  if (plan.max_epochs) text += ", at most " + report::format_count(*plan.max_epochs, "epoch");
+  if (plan.max_steps) text += ", at most " + report::format_count(*plan.max_steps, "step");
+  report::log::info(text + ", " + report::format_count(plan.steps_per_epoch, "step") + " an epoch");
+  report::log::debug("version " + plan.version + ", LibTorch " TORCH_VERSION ", " +
+                     report::format_count(plan.parameters, "parameter") +
+                     ", command line: " + plan.command_line);
 }
 
 int train(const plan::Plan& plan, const config::Experiment& experiment, const at::Device& device,
@@ -295,6 +306,7 @@ int train(const plan::Plan& plan, const config::Experiment& experiment, const at
                           .progress = progress,
                           .clock = clock,
                           .signal = signal};
+  log_start(plan, device, resume ? resume->state.step : 0);
   Outcome outcome;
   try {
     outcome = fit(training, resume);
@@ -305,7 +317,9 @@ int train(const plan::Plan& plan, const config::Experiment& experiment, const at
 
   const std::string monitor = experiment.checkpoint.monitor.value_or(plan.monitor.value_or(""));
   manifest.finish(outcome, network, monitor, start);
-  report::log::info("ended: " + outcome.stopped);
+  report::log::info("ended at step " + std::to_string(outcome.state.step) + " after " +
+                    report::format_duration(host::Seconds(outcome.state.elapsed_seconds)) + ": " +
+                    outcome.stopped);
   print_summary(plan, outcome, monitor);
   return outcome.signal == 0 ? 0 : 128 + outcome.signal;
 }

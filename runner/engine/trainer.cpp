@@ -19,6 +19,7 @@
 #include "runner/engine/strategy.h"
 #include "runner/report/log.h"
 #include "runner/report/metrics_csv.h"
+#include "runner/report/terminal.h"
 
 namespace runner::engine {
 
@@ -50,6 +51,10 @@ std::vector<report::Metric> as_metrics(const Figures& figures) {
   std::vector<report::Metric> metrics;
   for (const auto& [name, value] : figures) metrics.push_back({name, value});
   return metrics;
+}
+
+std::string all_done(std::int64_t count, std::string_view unit) {
+  return (count == 1 ? "" : "all ") + report::format_count(count, unit) + " done";
 }
 
 const at::Generator& cpu_generator() { return at::detail::getDefaultCPUGenerator(); }
@@ -90,6 +95,7 @@ class Fit {
   // Figures.
   [[nodiscard]] bool validates() const { return evaluator_.has_value(); }
   [[nodiscard]] std::optional<Figures> validate();
+  void log_figures(const Figures& figures) const;
   void observe(const Figures& figures);
   /// Takes the monitored figure; true if this step is among the best to be kept.
   bool rank(const Figures& figures);
@@ -129,7 +135,6 @@ class Fit {
   TrainingState state_;
   LossLog losses_;
   double base_lr_ = 0;
-  double lr_ = 0;         ///< of the last step
   double step_loss_ = 0;  ///< of the last step, if rows of steps are wanted
   bool skipped_ = false;  ///< the last step
   bool save_due_ = false;
@@ -161,7 +166,7 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
   optimizer_ = make_optimizer(e_.optimizer.name, e_.optimizer.options, t_.network.parameters());
   base_lr_ =
       static_cast<const components::Optimizer*>(e_.optimizer.entry)->lr(e_.optimizer.options);
-  lr_ = base_lr_;
+  state_.lr = base_lr_;
 
   scheduler_ = static_cast<const components::Scheduler*>(e_.scheduler.entry);
   if (e_.scheduler.name == "plateau") {
@@ -237,6 +242,7 @@ Outcome Fit::run() {
   outcome.stopped = state_.finished.value_or("stopped by signal " + std::to_string(outcome.signal));
   state_.elapsed_seconds = elapsed();
   outcome.state = state_;
+  outcome.epochs = state_.epoch + (state_.batch > 0 ? 1 : 0);
   outcome.figures.assign(last_figures_.begin(), last_figures_.end());
   const auto path_if_there = [&](std::int64_t step) -> std::optional<std::filesystem::path> {
     const auto path = writer_->path(step);
@@ -260,6 +266,11 @@ void Fit::run_epoch() {
     }
   }
   const std::int64_t accumulate = e_.trainer.accumulate;
+  if (report::log::enabled(report::log::Level::debug)) {
+    report::log::debug("epoch " + std::to_string(state_.epoch + 1) + " from batch " +
+                       std::to_string(state_.batch + 1) + ": lr " +
+                       report::format_metric(learning_rate()));
+  }
   t_.progress.begin_epoch(state_.epoch + 1, (state_.batch + accumulate - 1) / accumulate);
   if (state_.validation_due) after_step();
   while (state_.batch < batches_) {
@@ -279,7 +290,7 @@ void Fit::train_step() {
   std::int64_t samples = 0;
   for (std::int64_t i = 0; i < group; ++i) samples += loader_->batch_size(state_.batch + i);
 
-  lr_ = learning_rate();
+  state_.lr = learning_rate();
   const bool wants_loss = e_.logger.every_n_steps.has_value();
   step_loss_ = 0;
   for (std::int64_t i = 0; i < group; ++i) {
@@ -301,8 +312,11 @@ void Fit::train_step() {
   skipped_ = !prepare_gradients();
   if (skipped_) {
     ++state_.skipped_steps;
+    report::log::debug("skipped an optimizer step after step " + std::to_string(state_.step) +
+                       ": its gradients overflowed; the loss scale is now " +
+                       report::format_metric(precision_->state().scale));
   } else {
-    optimizer_->step(lr_);
+    optimizer_->step(state_.lr);
     ++state_.step;
   }
   drop_gradients();
@@ -355,6 +369,7 @@ void Fit::after_step() {
     if (!figures) return;
     state_.validation_due = false;
     append_row(*figures);
+    log_figures(*figures);
     observe(*figures);
     t_.progress.end_validation(as_metrics(*figures));
     save_due_ = rank(*figures) || save_due_;
@@ -375,6 +390,7 @@ void Fit::end_epoch() {
     figures.insert(figures.end(), validated->begin(), validated->end());
   }
   append_row(figures);
+  log_figures(figures);
   observe(figures);
   save_due_ = rank(figures) || save_due_;
   t_.progress.end_epoch(as_metrics(figures));
@@ -401,6 +417,7 @@ void Fit::end_within_epoch() {
   state_.finished = reason_to_stop();
   if (save_due_ || e_.checkpoint.last) save();
   append_row(figures);
+  log_figures(figures);
   t_.progress.end_epoch(as_metrics(figures));
 }
 
@@ -408,15 +425,15 @@ void Fit::end_within_epoch() {
 
 std::optional<std::string> Fit::reason_to_stop() const {
   if (state_.batch == 0 && t_.plan.max_epochs && state_.epoch >= *t_.plan.max_epochs) {
-    return "all " + std::to_string(*t_.plan.max_epochs) + " epochs done";
+    return all_done(*t_.plan.max_epochs, "epoch");
   }
   if (t_.plan.max_steps && state_.step >= *t_.plan.max_steps) {
-    return "all " + std::to_string(*t_.plan.max_steps) + " steps done";
+    return all_done(*t_.plan.max_steps, "step");
   }
   if (!minimum_done()) return std::nullopt;
   if (early_stop_) {
-    return early_monitor_ + " has not improved for " + std::to_string(*e_.early_stopping.patience) +
-           " validations";
+    return early_monitor_ + " has not improved for " +
+           report::format_count(*e_.early_stopping.patience, "validation");
   }
   if (t_.plan.max_seconds && elapsed() >= static_cast<double>(*t_.plan.max_seconds)) {
     return "trainer.max_time is over";
@@ -439,6 +456,13 @@ double Fit::epoch_loss() {
 
 std::optional<Figures> Fit::validate() {
   return evaluator_->run(*strategy_, t_.progress, t_.signal);
+}
+
+void Fit::log_figures(const Figures& figures) const {
+  std::string text =
+      "epoch " + std::to_string(state_.epoch + 1) + ", step " + std::to_string(state_.step) + ":";
+  for (const auto& [name, value] : figures) text += " " + name + " " + report::format_metric(value);
+  report::log::info(text);
 }
 
 void Fit::observe(const Figures& figures) {
@@ -471,13 +495,14 @@ bool Fit::rank(const Figures& figures) {
                      [&](const Ranked& r) { return r.step == entry.step; });
 }
 
+/// Adds the figures to the row of this step, which begins with the first of them.
 void Fit::append_row(const Figures& figures) {
   std::vector<Cell> row{{"epoch", state_.epoch + 1}, {"step", state_.step}};
   for (const auto& [name, value] : figures) {
     row.push_back({name, value});
     if (name != "step_loss") last_figures_[name] = value;
   }
-  row.push_back({"lr", lr_});
+  row.push_back({"lr", state_.lr});
   csv_->append(row);
 }
 
@@ -495,7 +520,7 @@ std::vector<std::string> Fit::columns() const {
 report::MetricsCsv Fit::open_csv(bool resumed) const {
   const auto path = std::filesystem::path(t_.plan.run_folder) / kCsv;
   if (resumed && std::filesystem::exists(path)) {
-    return report::MetricsCsv::resume(path, columns(), state_.csv_bytes);
+    return report::MetricsCsv::resume(path, columns(), state_.csv_bytes, state_.csv_row);
   }
   return report::MetricsCsv::create(path, columns());
 }
@@ -556,7 +581,8 @@ void Fit::save() {
   state_.loss_sum = losses_.sum();
   state_.loss_weight = losses_.weight();
   state_.elapsed_seconds = elapsed();
-  state_.csv_bytes = csv_->byte_length();
+  state_.csv_bytes = csv_->last_row_start();
+  state_.csv_row = csv_->last_row();
   state_.optimizer_steps = optimizer_->steps();
   state_.precision = precision_->state();
   if (plateau_) state_.plateau = plateau_->state();
@@ -575,6 +601,7 @@ void Fit::save() {
   for (const Ranked& r : state_.ranking) wanted.insert(r.step);
   std::optional<std::int64_t> best;
   if (!state_.ranking.empty()) best = state_.ranking.front().step;
+  report::log::debug("step " + std::to_string(state_.step) + ": a checkpoint is to be written");
   writer_->submit(std::move(snapshot), std::move(wanted), best);
   save_due_ = false;
   saved_ = true;

@@ -43,7 +43,8 @@ struct Outcome {
   int signal = 0;       ///< that stopped the run; 0: it came to its end
   std::string stopped;  ///< why it ended: "all 10 epochs done"
   TrainingState state;
-  Figures figures;  ///< of the last validation, and the last epoch's train_loss
+  std::int64_t epochs = 0;  ///< begun, the last one perhaps not ended
+  Figures figures;          ///< of the last validation, and the last epoch's train_loss
   std::optional<std::filesystem::path> best_checkpoint;
   std::optional<std::filesystem::path> last_checkpoint;
   std::int64_t steps_here = 0;              ///< optimizer steps of this start

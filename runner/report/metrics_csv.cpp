@@ -25,6 +25,7 @@ using diag::Error;
 using diag::Exit;
 
 constexpr std::string_view kLineEnd = "\r\n";
+constexpr std::string_view kKey = "step";
 constexpr std::size_t kBufferBytes = 64 << 10;
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what,
@@ -47,28 +48,30 @@ std::string header_line(const std::vector<std::string>& columns) {
 }
 
 template <class Number>
-void append_number(std::string& out, Number number) {
+std::string number_text(Number number) {
   if constexpr (std::is_floating_point_v<Number>) {
-    if (std::isnan(number)) {  // to_chars has a "-nan" too
-      out += "nan";
-      return;
-    }
+    if (std::isnan(number)) return "nan";  // to_chars has a "-nan" too
   }
   std::array<char, 32> buffer{};
   const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
-  out.append(buffer.data(), end);
+  return {buffer.data(), end};
 }
 
-void append_value(std::string& out, const Cell& cell) {
-  std::visit(
-      [&out](const auto& value) {
+std::string value_text(const Cell& cell) {
+  return std::visit(
+      [](const auto& value) {
         if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>) {
-          append_number(out, value);
+          return number_text(value);
         } else {
-          out += csv_cell(value);
+          return csv_cell(value);
         }
       },
       cell.value);
+}
+
+void cut_file(const std::filesystem::path& path, int fd, std::int64_t length) {
+  if (::ftruncate(fd, length) != 0) fail_errno(path, "truncate");
+  if (::lseek(fd, length, SEEK_SET) < 0) fail_errno(path, "truncate");
 }
 
 /// `length` bytes from `offset`; fewer at the file's end.
@@ -112,20 +115,21 @@ MetricsCsv::MetricsCsv(std::filesystem::path path, std::vector<std::string> colu
       columns_(std::move(columns)),
       row_(columns_.size()),
       fd_(std::move(fd)),
-      byte_length_(byte_length) {}
+      byte_length_(byte_length),
+      last_row_start_(byte_length) {}
 
 MetricsCsv MetricsCsv::create(const std::filesystem::path& path, std::vector<std::string> columns) {
   host::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) fail_errno(path, "create");
   MetricsCsv csv(path, std::move(columns), std::move(fd), 0);
   csv.buffer_ = header_line(csv.columns_);
-  csv.byte_length_ = std::ssize(csv.buffer_);
+  csv.byte_length_ = csv.last_row_start_ = std::ssize(csv.buffer_);
   csv.flush();
   return csv;
 }
 
 MetricsCsv MetricsCsv::resume(const std::filesystem::path& path, std::vector<std::string> columns,
-                              std::int64_t byte_length) {
+                              std::int64_t byte_length, std::vector<std::string> last_row) {
   host::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail_errno(path, "open");
   const std::int64_t size = size_of_regular_file(path, fd.get());
@@ -151,9 +155,17 @@ MetricsCsv MetricsCsv::resume(const std::filesystem::path& path, std::vector<std
          "no row ends at byte " + std::to_string(byte_length) +
              ", the length that the checkpoint says");
   }
-  if (::ftruncate(fd.get(), byte_length) != 0) fail_errno(path, "truncate");
-  if (::lseek(fd.get(), byte_length, SEEK_SET) < 0) fail_errno(path, "resume");
-  return MetricsCsv(path, std::move(columns), std::move(fd), byte_length);
+  if (!last_row.empty() && last_row.size() != columns.size()) {
+    fail(path, "resume",
+         "it has " + std::to_string(columns.size()) + " columns, the checkpoint's last row " +
+             std::to_string(last_row.size()));
+  }
+  cut_file(path, fd.get(), byte_length);
+  MetricsCsv csv(path, std::move(columns), std::move(fd), byte_length);
+  csv.last_row_ = std::move(last_row);
+  if (!csv.last_row_.empty()) csv.put_last_row();
+  csv.flush();
+  return csv;
 }
 
 MetricsCsv::~MetricsCsv() {
@@ -166,6 +178,22 @@ MetricsCsv::~MetricsCsv() {
 }
 
 void MetricsCsv::append(std::span<const Cell> cells) {
+  place(cells);
+  bool was_on_disk = false;
+  if (joins_last_row()) {
+    was_on_disk = cut_last_row();
+  } else {
+    last_row_start_ = byte_length_;
+    last_row_.assign(columns_.size(), "");
+  }
+  for (std::size_t i = 0; i < row_.size(); ++i) {
+    if (row_[i] != nullptr) last_row_[i] = value_text(*row_[i]);
+  }
+  put_last_row();
+  if (was_on_disk || buffer_.size() >= kBufferBytes) flush();
+}
+
+void MetricsCsv::place(std::span<const Cell> cells) {
   std::fill(row_.begin(), row_.end(), nullptr);
   for (const Cell& cell : cells) {
     const auto column = std::find(columns_.begin(), columns_.end(), cell.column);
@@ -174,14 +202,36 @@ void MetricsCsv::append(std::span<const Cell> cells) {
     }
     row_[static_cast<std::size_t>(column - columns_.begin())] = &cell;
   }
+}
+
+bool MetricsCsv::joins_last_row() const {
+  const auto key = std::find(columns_.begin(), columns_.end(), kKey);
+  if (key == columns_.end() || last_row_.empty()) return false;
+  const auto i = static_cast<std::size_t>(key - columns_.begin());
+  return row_[i] != nullptr && last_row_[i] == value_text(*row_[i]);
+}
+
+bool MetricsCsv::cut_last_row() {
+  const std::int64_t on_disk = byte_length_ - std::ssize(buffer_);
+  const bool cuts_file = last_row_start_ < on_disk;
+  if (cuts_file) {
+    cut_file(path_, fd_.get(), last_row_start_);
+    buffer_.clear();
+  } else {
+    buffer_.resize(static_cast<std::size_t>(last_row_start_ - on_disk));
+  }
+  byte_length_ = last_row_start_;
+  return cuts_file;
+}
+
+void MetricsCsv::put_last_row() {
   const std::size_t before = buffer_.size();
-  for (std::size_t i = 0; i < row_.size(); ++i) {
+  for (std::size_t i = 0; i < last_row_.size(); ++i) {
     if (i > 0) buffer_ += ',';
-    if (row_[i] != nullptr) append_value(buffer_, *row_[i]);
+    buffer_ += last_row_[i];
   }
   buffer_ += kLineEnd;
   byte_length_ += static_cast<std::int64_t>(buffer_.size() - before);
-  if (buffer_.size() >= kBufferBytes) flush();
 }
 
 void MetricsCsv::flush() {

@@ -56,10 +56,6 @@ std::vector<std::string> escaped(const std::vector<std::string>& texts) {
   return out;
 }
 
-std::string plural(std::int64_t count, const std::string& word) {
-  return format_count(count) + " " + word + (count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 void Table::set_title(std::string_view title) { title_ = escape_text(title); }
@@ -155,8 +151,9 @@ std::string render_summary(const RunSummary& summary, int width, bool utf8) {
     last += (last.empty() ? "" : "  ") + name + " " + format_metric(value);
   }
   if (!last.empty()) table.add_row({"last epoch", last});
-  table.add_row({"trained", plural(summary.epochs, "epoch") + ", " + plural(summary.steps, "step") +
-                                " in " + format_duration(summary.time)});
+  table.add_row({"trained", format_count(summary.epochs, "epoch") + ", " +
+                                format_count(summary.steps, "step") + " in " +
+                                format_duration(summary.time)});
   if (summary.samples > 0 && summary.time.count() > 0) {
     table.add_row({"speed", format_rate(static_cast<double>(summary.samples) / summary.time.count(),
                                         "sample")});

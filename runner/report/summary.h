@@ -62,7 +62,7 @@ struct RunSummary {
   std::optional<std::int64_t> best_epoch = {};
   std::string best_metric = {};  ///< "val_accuracy"; "" when nothing was monitored
   double best_value = 0;
-  std::int64_t epochs = 0;
+  std::int64_t epochs = 0;  ///< begun
   std::int64_t steps = 0;
   std::int64_t samples = 0;  ///< seen in training, over all processes
   Seconds time{0};

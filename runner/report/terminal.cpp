@@ -147,6 +147,10 @@ std::string format_count(std::int64_t count) {
   return text;
 }
 
+std::string format_count(std::int64_t count, std::string_view unit) {
+  return format_count(count).append(" ").append(unit).append(count == 1 ? "" : "s");
+}
+
 std::string format_duration(Seconds duration) {
   const double seconds = duration.count();
   if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e12) return "-";

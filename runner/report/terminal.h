@@ -44,6 +44,8 @@ using Writer = std::function<void(std::string_view)>;
 
 [[nodiscard]] std::string format_bytes(std::int64_t bytes);  ///< "512 B", "1.2 MiB"
 [[nodiscard]] std::string format_count(std::int64_t count);  ///< "61,706"
+/// "1 epoch", "1,315 steps"; `unit` is the singular.
+[[nodiscard]] std::string format_count(std::int64_t count, std::string_view unit);
 /// "0.42s", "12.3s", "1m 23s", "2h 05m", "3d 04h"; "-" when it isn't finite or is negative.
 [[nodiscard]] std::string format_duration(Seconds duration);
 /// "12.3 steps/s", "1,234 steps/s"; below one a second, "3.20 s/step"; `unit` is the singular.

@@ -4,8 +4,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -14,7 +18,9 @@
 
 #include "runner/diag/error.h"
 #include "runner/engine/loss_log.h"
+#include "runner/engine/signals.h"
 #include "runner/host/environment.h"
+#include "runner/report/log.h"
 #include "tests/engine/memory_samples.h"
 
 namespace runner::engine {
@@ -215,6 +221,11 @@ std::vector<Variant> variants() {
          run.set("logger", "every_n_steps", 1);
          run.set("checkpoint", "every_n_steps", 3);
        }},
+      {"several figures for a step",
+       [](Run& run) {
+         run.set("trainer", "val_every_n_steps", 7);
+         run.set("logger", "every_n_steps", 7);
+       }},
   };
 }
 
@@ -265,7 +276,9 @@ TEST_CASE(
     Run parts(temporary.path() / std::to_string(steps));
     parts.plan.max_steps = steps;
     const Outcome first = parts.go();
-    CHECK(first.stopped == "all " + std::to_string(steps) + " steps done");
+    CHECK(first.stopped ==
+          (steps == 1 ? "1 step done" : "all " + std::to_string(steps) + " steps done"));
+    CHECK(first.epochs == (steps + 6) / 7);
     CHECK(first.state.step == steps);
     CHECK(find_figure(first.figures, "val_loss"));
     parts.plan.max_steps.reset();
@@ -366,6 +379,103 @@ TEST_CASE("fit: metrics.csv has a row an epoch, with exact means") {
   const double right = outputs.argmax(1).eq(classes).sum().item<double>();
   CHECK(std::stod(rows.back().at("val_accuracy")) == doctest::Approx(right / kSamples));
   CHECK(find_figure(outcome.figures, "val_accuracy").value() == doctest::Approx(right / kSamples));
+}
+
+TEST_CASE("fit: metrics.csv has one row a step, with all figures of that step") {
+  const TemporaryFolder temporary;
+  for (const int every : {1, 2, 7}) {
+    for (const int last_step : {0, 6, 7, 10, 14}) {
+      CAPTURE(every);
+      CAPTURE(last_step);
+      Run run(temporary.path() / (std::to_string(every) + "-" + std::to_string(last_step)));
+      run.set("trainer", "val_every_n_steps", every);
+      run.set("logger", "every_n_steps", every);
+      run.set("checkpoint", "every_n_steps", every);
+      if (last_step > 0) run.plan.max_steps = last_step;
+      const std::int64_t steps = run.go().state.step;
+      std::int64_t before = 0;
+      for (const Row& row : csv_rows(run.folder)) {
+        const std::int64_t step = std::stoll(row.at("step"));
+        CAPTURE(step);
+        CHECK(step > before);
+        before = step;
+        CHECK(row.at("epoch") == std::to_string((step + 6) / 7));
+        CHECK(row.at("step_loss").empty() == (step % every != 0));
+        CHECK(row.at("val_loss").empty() == (step % every != 0));
+        CHECK(row.at("train_loss").empty() == (step % 7 != 0 && step != steps));
+      }
+      CHECK(before == steps);
+    }
+  }
+}
+
+TEST_CASE("fit: rows that a run ended by max_steps completed are resumed as they were before") {
+  const TemporaryFolder temporary;
+  const auto change = [](Run& run) {
+    run.set("logger", "every_n_steps", 2);
+    run.set("trainer", "val_every_n_steps", 4);
+  };
+  Run straight(temporary.path() / "straight");
+  change(straight);
+  (void)straight.go();
+  for (const int steps : {3, 4, 6, 7, 8, 14}) {
+    CAPTURE(steps);
+    Run parts(temporary.path() / std::to_string(steps));
+    change(parts);
+    parts.plan.max_steps = steps;
+    const Outcome first = parts.go();
+    CHECK_FALSE(csv_rows(parts.folder).back().at("train_loss").empty());
+    parts.plan.max_steps.reset();
+    (void)parts.go(0, first.last_checkpoint);
+    CHECK(bytes_of(parts.folder / "metrics.csv") == bytes_of(straight.folder / "metrics.csv"));
+  }
+}
+
+TEST_CASE("fit: the log tells each epoch's figures and each checkpoint") {
+  const TemporaryFolder temporary;
+  report::log::init({.file = temporary.path() / "runner.log"});
+  Run run(temporary.path() / "run");
+  run.plan.max_epochs = 2;
+  const Outcome outcome = run.go();
+  report::log::init({});
+  const std::string log = bytes_of(temporary.path() / "runner.log");
+  for (const std::string& part :
+       {std::string("[info] epoch 1, step 7: train_loss "),
+        "[info] epoch 2, step 14: train_loss " +
+            report::format_metric(find_figure(outcome.figures, "train_loss").value()),
+        "[info] wrote checkpoint '" + outcome.last_checkpoint->string() + "'"}) {
+    CAPTURE(part);
+    CHECK(log.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("fit: one epoch and one validation are told in the singular") {
+  const TemporaryFolder temporary;
+  Run run(temporary.path() / "epochs");
+  run.plan.max_epochs = 1;
+  CHECK(run.go().stopped == "1 epoch done");
+  Run impatient(temporary.path() / "validations");
+  impatient.set("early_stopping", "patience", 1);
+  impatient.set("early_stopping", "min_delta", 100.0);
+  CHECK(impatient.go().stopped == "val_loss has not improved for 1 validation");
+}
+
+TEST_CASE("signals: a file at its size limit is an error, not the end of the process") {
+  const TemporaryFolder temporary;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    (void)catch_signals();
+    const rlimit limit{.rlim_cur = 1, .rlim_max = 1};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
+    const int fd = open((temporary.path() / "file").c_str(), O_CREAT | O_WRONLY, 0600);
+    if (fd < 0 || write(fd, "a", 1) != 1) _exit(3);
+    _exit(write(fd, "b", 1) == -1 && errno == EFBIG ? 0 : 4);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("fit: the best checkpoints by the monitored figure and the last one are kept") {
@@ -473,6 +583,8 @@ TEST_CASE("checkpoints: a snapshot read back is the same to the bit, odd numbers
   state.step = 12;
   state.epoch = 2;
   state.batch = 3;
+  state.lr = odd[0];
+  state.csv_row = {"1", "", "0.5"};
   state.loss_sum = odd[0];
   state.elapsed_seconds = odd[3];
   state.ranking = {{odd[1], 7, 1}, {odd[4], 8, 2}};
@@ -490,6 +602,8 @@ TEST_CASE("checkpoints: a snapshot read back is the same to the bit, odd numbers
   REQUIRE_FALSE(writer.take_error());
   const Snapshot back = read_checkpoint(writer.path(12));
   CHECK(back.state.step == 12);
+  CHECK(back.state.lr == odd[0]);
+  CHECK(back.state.csv_row == state.csv_row);
   CHECK(back.state.loss_sum == odd[0]);
   CHECK(back.state.elapsed_seconds == odd[3]);
   CHECK(std::signbit(back.state.ranking[0].value));

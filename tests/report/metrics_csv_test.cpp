@@ -60,14 +60,71 @@ TEST_CASE("metrics csv: header, rows, empty places for absent values, CRLF") {
   const TempFolder folder;
   MetricsCsv csv = MetricsCsv::create(folder / "metrics.csv", kColumns);
   append(csv, {{"epoch", std::int64_t{1}}, {"step", std::int64_t{45}}, {"train_loss", 0.5}});
-  append(csv, {{"lr", 1e-3}, {"val_loss", 0.25F}, {"step", std::int64_t{45}}});
+  append(csv, {{"lr", 1e-3}, {"val_loss", 0.25F}, {"step", std::int64_t{90}}});
   append(csv, {});
   csv.flush();
   CHECK(folder.read("metrics.csv") ==
         "epoch,step,train_loss,val_loss,lr\r\n"
         "1,45,0.5,,\r\n"
-        ",45,,0.25,0.001\r\n"
+        ",90,,0.25,0.001\r\n"
         ",,,,\r\n");
+}
+
+TEST_CASE("metrics csv: what comes for one step is one row, on the disk already or not") {
+  for (const bool flushes : {false, true}) {
+    CAPTURE(flushes);
+    const TempFolder folder;
+    MetricsCsv csv = MetricsCsv::create(folder / "m.csv", kColumns);
+    const auto add = [&](const std::vector<Cell>& cells) {
+      append(csv, cells);
+      if (flushes) csv.flush();
+    };
+    add({{"step", std::int64_t{1}}, {"lr", 0.1}});
+    const std::int64_t first_end = csv.byte_length();
+    add({{"step", std::int64_t{2}}, {"val_loss", 0.5}, {"lr", 0.125}});
+    CHECK(csv.last_row_start() == first_end);
+    add({{"step", std::int64_t{2}}, {"train_loss", 0.75}, {"lr", 0.2}});
+    CHECK(csv.last_row_start() == first_end);
+    CHECK(csv.last_row() == std::vector<std::string>{"", "2", "0.75", "0.5", "0.2"});
+    add({{"step", std::int64_t{20}}});
+    csv.flush();
+    const std::string content = folder.read("m.csv");
+    CHECK(content ==
+          "epoch,step,train_loss,val_loss,lr\r\n"
+          ",1,,,0.1\r\n"
+          ",2,0.75,0.5,0.2\r\n"
+          ",20,,,\r\n");
+    CHECK(csv.byte_length() == std::ssize(content));
+  }
+}
+
+TEST_CASE("metrics csv: a row that got more after the checkpoint is resumed as it was then") {
+  const TempFolder folder;
+  std::int64_t start = 0;
+  std::vector<std::string> row;
+  {
+    MetricsCsv csv = MetricsCsv::create(folder / "m.csv", kColumns);
+    append(csv, {{"step", std::int64_t{1}}, {"lr", 0.1}});
+    append(csv, {{"step", std::int64_t{2}}, {"lr", 0.1}});
+    csv.sync();
+    start = csv.last_row_start();
+    row = csv.last_row();
+    append(csv, {{"step", std::int64_t{2}}, {"train_loss", 0.75}});
+  }
+  const std::string kept = "epoch,step,train_loss,val_loss,lr\r\n,1,,,0.1\r\n";
+  CHECK(folder.read("m.csv") == kept + ",2,0.75,,0.1\r\n");
+  CHECK(error_of(
+            [&] {
+              (void)MetricsCsv::resume(folder / "m.csv", kColumns, start, {"1", "2"});
+            },
+            diag::Exit::failed) == "can't resume '" + (folder / "m.csv").native() +
+                                       "': it has 5 columns, the checkpoint's last row 2");
+  MetricsCsv csv = MetricsCsv::resume(folder / "m.csv", kColumns, start, row);
+  CHECK(folder.read("m.csv") == kept + ",2,,,0.1\r\n");
+  append(csv, {{"step", std::int64_t{2}}, {"val_loss", 0.5}});
+  append(csv, {{"step", std::int64_t{3}}});
+  csv.flush();
+  CHECK(folder.read("m.csv") == kept + ",2,,0.5,0.1\r\n,3,,,\r\n");
 }
 
 TEST_CASE("metrics csv: floats are the shortest that read back as the same number") {

@@ -35,6 +35,12 @@ struct Pty {
   int terminal = -1;
 };
 
+TEST_CASE("terminal: counts have a singular") {
+  CHECK(format_count(0, "epoch") == "0 epochs");
+  CHECK(format_count(1, "epoch") == "1 epoch");
+  CHECK(format_count(1315, "step") == "1,315 steps");
+}
+
 TEST_CASE("terminal: width and kind come from the file descriptor") {
   const Pty pty(43);
   CHECK(is_tty(pty.terminal));
