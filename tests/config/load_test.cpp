@@ -148,11 +148,11 @@ TEST_CASE("load: each key and value of sweep.grid is judged") {
             "[sweep.grid]\n\"optimizer.lr\" = [0.1, -1]\n\"optimizer.lrr\" = [1]\n\"seed\" = 3\n"
             "\"optimizer.name\" = [\"adam\", \"adan\"]\n\"optimizer.beta1\" = [0.5]\n");
   t.load();
-  CHECK(t.found() == Lines{"t.toml:14:25 C002 'sweep.grid.\"optimizer.lr\"': element 1: expected a "
+  CHECK(t.found() == Lines{"t.toml:14:24 C002 'sweep.grid.\"optimizer.lr\"': element 1: expected a "
                            "number, above 0, found the integer -1",
                            "t.toml:15:1 C001 unknown key 'optimizer.lrr' in [sweep.grid]",
                            "t.toml:16:10 C002 'sweep.grid.seed': expected a list of values",
-                           "t.toml:17:30 C002 'sweep.grid.\"optimizer.name\"': element 1: expected "
+                           "t.toml:17:29 C002 'sweep.grid.\"optimizer.name\"': element 1: expected "
                            "one of sgd, adam, adamw, rmsprop or "
                            "adagrad, found the string \"adan\""});
 }
