@@ -1,5 +1,7 @@
 #include "runner/check/memory.h"
 
+#include <algorithm>
+
 #include "runner/check/passes.h"
 #include "runner/check/steps.h"
 #include "runner/check/text.h"
@@ -57,6 +59,9 @@ MemoryTask memory_task(const Judgement& j) {
                   .optimizer_tensors = 0,
                   .batch_size = e.data.batch_size,
                   .parts = 1};
+  // No batch is larger than the dataset, whatever the file says.
+  const std::int64_t samples = j.verdict.data.train_size;
+  if (samples > 0) task.batch_size = std::min(task.batch_size, samples);
   if (e.optimizer.entry != nullptr) {
     const auto& optimizer = static_cast<const components::Optimizer&>(*e.optimizer.entry);
     task.optimizer_tensors = optimizer.state_tensors(e.optimizer.options);

@@ -224,7 +224,11 @@ void close_manifest(const fs::path& run, int exit_status) {
   }
   if (!manifest.is_object() || manifest.value("status", "") != "running") return;
   manifest["status"] = exit_status > 128 ? "interrupted" : "failed";
-  launch::write_whole(run / "manifest.json", manifest.dump(2) + "\n");
+  try {
+    launch::write_whole(run / "manifest.json", manifest.dump(2) + "\n");
+  } catch (const diag::Error&) {
+    // The run has failed already, and its own reason says more: a full disk, most likely.
+  }
 }
 
 /// Prints the plan, runs the worker and reports its end; returns the exit status.

@@ -1,6 +1,7 @@
 #include "runner/launch/local.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -178,6 +180,29 @@ std::pair<int, int> supervise(pid_t child, const SignalReader& signals, bool say
   }
 }
 
+/// Where the worker leaves the reason of its failure: in memory, since a full disk may be that
+/// reason.
+class FailureFile {
+ public:
+  FailureFile() : fd_(memfd_create("failure.json", MFD_CLOEXEC)) {
+    if (fd_.get() < 0)
+      throw diag::Error(diag::Exit::machine, "can't make a file in memory: " + errno_text());
+  }
+  /// What the worker can open as long as this process lives.
+  [[nodiscard]] std::filesystem::path path() const {
+    return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_.get());
+  }
+  /// Copies what was left, if anything, into the run folder; a copy for later that may fail.
+  void keep(const std::filesystem::path& copy) const {
+    std::ifstream in(path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (!text.empty()) std::ofstream(copy, std::ios::binary) << text;
+  }
+
+ private:
+  host::UniqueFd fd_;
+};
+
 std::optional<Failure> read_failure(const std::filesystem::path& file) {
   std::ifstream in(file);
   if (!in) return {};
@@ -230,14 +255,15 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
 
 Outcome run_local(const plan::Plan& plan, const std::filesystem::path& worker) {
   const std::filesystem::path folder = plan.run_folder;
-  const std::filesystem::path failure_file = folder / "failure.json";
+  const FailureFile failure_file;
   std::error_code ignored;
-  std::filesystem::remove(failure_file, ignored);
+  std::filesystem::remove(folder / "failure.json", ignored);
   write_whole(plan_file(plan), plan::to_json(plan));
   const SignalReader signals;
-  const pid_t child = start(plan, worker, failure_file, signals.old_mask());
+  const pid_t child = start(plan, worker, failure_file.path(), signals.old_mask());
   const auto [status, passed] = supervise(child, signals, !plan.quiet);
-  return outcome_of(status, passed, failure_file, plan.run_folder);
+  failure_file.keep(folder / "failure.json");
+  return outcome_of(status, passed, failure_file.path(), plan.run_folder);
 }
 
 }  // namespace runner::launch

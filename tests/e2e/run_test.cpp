@@ -502,8 +502,22 @@ TEST_CASE(
     MESSAGE("SKIPPED: a tmpfs can't be mounted here (needs root)");
     return;
   }
-  const e2e::Result result = t.runner({"t.toml", "--quiet", "root=small", "checkpoint.keep=-1",
-                                       "checkpoint.every_n_steps=1", "trainer.max_epochs=2000"});
+  const e2e::Result result = t.runner(
+      {"t.toml", "--quiet", "root=small", "checkpoint.keep=1", "checkpoint.every_n_steps=1",
+       "trainer.max_epochs=100000"},
+      [&](pid_t) {
+        // The disk had room when the run began; something else fills it.
+        for (int i = 0; i < 2000; ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          if (!fs::exists(small / "t")) continue;
+          const auto run = fs::directory_iterator(small / "t")->path();
+          if (store::CheckpointFolder(run / "checkpoints").list().size() > 1) break;
+        }
+        std::ofstream filler(small / "filler", std::ios::binary);
+        const std::string block(1 << 16, 'x');
+        while (filler.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+        }
+      });
   CAPTURE(result.err);
   CHECK(result.status == 1);
   CHECK(has(result.err, "error: "));
