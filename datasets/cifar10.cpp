@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kTrainFiles = 5;
 constexpr std::int64_t kRowsPerFile = 10000;
-constexpr std::int64_t kPixels = 3 * 32 * 32;
+constexpr std::int64_t kPixels = std::int64_t{3} * 32 * 32;
 constexpr std::int64_t kRecord = 1 + kPixels;  // the label, then the red, green and blue planes
 constexpr std::int64_t kClasses = 10;
 constexpr std::array<Normalization, 3> kPublished = {{

@@ -226,6 +226,7 @@ class Prepared {
       help = "did you mean '" + shown(near) + "'?";
     } else {
       std::vector<std::string> names;
+      names.reserve(columns.size());
       for (const std::string_view column : columns) names.push_back(shown(column));
       help = "the columns are " +
              registry::join_or(std::vector<std::string_view>(names.begin(), names.end()));

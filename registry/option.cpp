@@ -23,12 +23,12 @@ std::string shown(const Value& value) {
   return std::string(type_name(value));
 }
 
-std::string with_range(std::string text, const Range& range) {
+std::string with_range(const std::string& text, const Range& range) {
   const std::string bounds = range.text();
   return bounds.empty() ? text : text + ", " + bounds;
 }
 
-Misfit expected(std::string what, const Value& value) {
+Misfit expected(const std::string& what, const Value& value) {
   return {.message = "expected " + what + ", found " + shown(value), .index = {}, .suggestion = {}};
 }
 
