@@ -45,7 +45,7 @@ std::string limits(const registry::OptionInfo& option) {
 }
 
 void describe_table(const std::string& title, std::string_view doc,
-                    std::vector<const registry::OptionTable*> tables) {
+                    const std::vector<const registry::OptionTable*>& tables) {
   std::cout << title << ": " << doc << "\n\n";
   report::Table text({{"key"}, {"type"}, {"default"}, {"allowed"}, {"what it does"}});
   for (const registry::OptionTable* table : tables) {

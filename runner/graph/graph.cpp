@@ -389,11 +389,11 @@ Builder::Node Builder::pool2d(const std::string& name, Node x, const Op& op) {
   return append(std::move(layer));
 }
 
-Builder::Node Builder::max_pool2d(std::string name, Node x, MaxPool2d op) {
+Builder::Node Builder::max_pool2d(const std::string& name, Node x, MaxPool2d op) {
   return pool2d(name, x, op);
 }
 
-Builder::Node Builder::avg_pool2d(std::string name, Node x, AvgPool2d op) {
+Builder::Node Builder::avg_pool2d(const std::string& name, Node x, AvgPool2d op) {
   return pool2d(name, x, op);
 }
 

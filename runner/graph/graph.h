@@ -181,8 +181,8 @@ class Builder {
   Node relu(std::string name, Node x) {
     return activation(std::move(name), x, ActivationKind::relu);
   }
-  Node max_pool2d(std::string name, Node x, MaxPool2d op = {});
-  Node avg_pool2d(std::string name, Node x, AvgPool2d op = {});
+  Node max_pool2d(const std::string& name, Node x, MaxPool2d op = {});
+  Node avg_pool2d(const std::string& name, Node x, AvgPool2d op = {});
   Node global_avg_pool(std::string name, Node x);
   Node flatten(std::string name, Node x);
   Node dropout(std::string name, Node x, double p);
