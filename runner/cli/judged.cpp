@@ -55,7 +55,12 @@ bool is_independent(const diag::Diagnostic& d, const diag::Diagnostic& error,
   for (const diag::Note& note : d.notes) {
     if (on_one_line(note.at, error.at)) return false;
   }
-  return experiment.is_set(d.key) || section_of(d.key) != section_of(error.key);
+  const std::string_view section = section_of(error.key);
+  if (section != section_of(d.key)) return true;
+  // A component's options work together, so one that is wrong leaves nothing to say of the others.
+  const bool of_component = section == "model" || section == "dataset" || section == "optimizer" ||
+                            section == "scheduler" || section == "loss";
+  return experiment.is_set(d.key) && !of_component;
 }
 
 /// A component whose name is unknown gets a stand-in, so that the rules about other keys can speak.

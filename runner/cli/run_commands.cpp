@@ -144,7 +144,10 @@ std::vector<Difference> differences(const config::Experiment& stored,
   const auto add = [&](const config::Setting& setting, const std::string& before,
                        const std::string& after) {
     if (before == after) return;
-    result.push_back({setting.key, before, after, setting.option->resume});
+    // Under plateau the rate has a history, which a new start value would silently lose against.
+    const bool plateau_rate = setting.key == "optimizer.lr" && now.scheduler.name == "plateau";
+    result.push_back({setting.key, before, after,
+                      plateau_rate ? registry::Resume::fixed : setting.option->resume});
   };
   for (const config::Setting& setting : now.settings)
     add(setting, text(stored.setting(setting.key)), text(&setting));
@@ -168,6 +171,13 @@ void report_differences(const std::vector<Difference>& found) {
   }
 }
 
+/// An override's text without the quotes that TOML would allow around it.
+std::string unquoted(const std::string& text) {
+  const bool quoted = text.size() >= 2 && (text.front() == '"' || text.front() == '\'') &&
+                      text.back() == text.front();
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
 /// Another model, dataset, … has other options, so the stored ones would be read as mistakes; it is
 /// refused before that.
 void refuse_other_components(const config::Experiment& stored,
@@ -181,10 +191,12 @@ void refuse_other_components(const config::Experiment& stored,
                                                          : "scheduler";
     for (const config::Override& o : overrides) {
       const std::string start = section + ".name=";
-      if (!o.text.starts_with(start) || o.text == start + c->name) continue;
+      if (!o.text.starts_with(start)) continue;
+      const std::string name = unquoted(o.text.substr(start.size()));
+      if (name == c->name) continue;
       report_differences({{.key = section + ".name",
                            .before = c->name,
-                           .after = o.text.substr(start.size()),
+                           .after = name,
                            .resume = registry::Resume::fixed}});
     }
   }
@@ -251,6 +263,7 @@ int execute(const plan::Plan& plan) {
 
 void keep_config(const fs::path& run, const Judged& judged, const Options& options) {
   launch::write_whole(run / kConfig, config::print_config(*judged.experiment));
+  if (fs::exists(run / "origin.json")) return;  // a resumed run began elsewhere
   nlohmann::ordered_json origin;
   origin["file"] = fs::absolute(judged.experiment->file).string();
   origin["overrides"] = nlohmann::json::array();
@@ -358,6 +371,12 @@ int resume_command(const Options& options) {
 }
 
 int test_command(const Options& options) {
+  if (!options.files.empty()) {
+    throw diag::Error(diag::Exit::invalid,
+                      "--test takes a run folder and overrides, not '" +
+                          diag::visible(options.files.front()) + "'",
+                      "the run's own configuration is used");
+  }
   const fs::path run = run_folder_of(options.argument);
   Judged judged;
   if (!judge_here(run / kConfig, options.overrides, base_of(run), Warnings::hidden, judged))

@@ -245,11 +245,22 @@ class Merger {
   }
 
   void conflict(const std::string& path, const Value& base, const Value& over) {
+    const Origin& origin = over_.origins.at(path);
+    if (origin.kind == Origin::Kind::argument) {
+      sink_.report({.code = diag::Code::not_a_table,
+                    .message = "'" + path + "' is " + std::string(registry::type_name(base)) +
+                               ", and can't be set as a whole",
+                    .at = origin.key,
+                    .notes = {},
+                    .help = "write " + path + ".KEY=value",
+                    .key = path});
+      return;
+    }
     sink_.report({.code = diag::Code::not_a_table,
                   .message = "'" + path + "' is " + std::string(registry::type_name(over)) +
                              " here and " + std::string(registry::type_name(base)) +
                              " in the file that this one extends",
-                  .at = over_.origins.at(path).key,
+                  .at = origin.key,
                   .notes = {{"the other one is here", base_.origins[path].key}},
                   .help = "a table merges with a table; a value or a list is replaced by one",
                   .key = path});

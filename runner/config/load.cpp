@@ -14,6 +14,7 @@ using registry::Value;
 
 constexpr std::int64_t kLargestFile = 1 << 20;
 constexpr std::size_t kDeepestExtends = 32;
+constexpr std::size_t kMostKeyParts = 32;
 
 bool is_key_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.' ||
@@ -37,7 +38,7 @@ std::optional<std::vector<std::string>> split_key(std::string_view key) {
   }
   const bool hollow =
       std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.empty(); });
-  if (quoted || hollow || parts.size() > kDeepestExtends) return {};
+  if (quoted || hollow || parts.size() > kMostKeyParts) return {};
   return parts;
 }
 
@@ -483,6 +484,9 @@ class EnvironmentFiller {
 
 /// The name becomes a folder.
 void check_name(const Experiment& experiment, diag::Sink& sink) {
+  const auto& found = sink.all();
+  if (std::any_of(found.begin(), found.end(), [](const auto& d) { return d.key == "name"; }))
+    return;
   constexpr std::size_t kLongestName = 200;
   const std::string& name = experiment.general.name;
   const bool odd = std::any_of(name.begin(), name.end(), [](char c) {
@@ -516,10 +520,9 @@ std::optional<Experiment> load(const std::filesystem::path& file,
                                diag::Sink& sink) {
   Reader reader(files, sources, sink);
   std::optional<Document> document = reader.read(file, {});
-  // Arguments are judged even when the file can't be: their mistakes are independent.
-  Document nothing;
-  Document& base = document ? *document : nothing;
-  if (document && base.values.empty() && overrides.empty()) {
+  if (!document) return {};
+  Document& base = *document;
+  if (base.values.empty() && overrides.empty()) {
     sink.report(
         {.code = diag::Code::empty_file,
          .message = "the file is empty: an experiment needs at least a [model] and a [dataset]",
@@ -529,7 +532,6 @@ std::optional<Experiment> load(const std::filesystem::path& file,
          .key = {}});
     return {};
   }
-  if (!document) return {};
   Overrider(base, sources, sink).apply(overrides);
   EnvironmentFiller filler(base, environment, sink);
   for (auto& [key, value] : base.values) filler.fill(value, child_path("", key));

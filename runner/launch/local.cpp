@@ -45,9 +45,14 @@ class SignalReader {
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGTSTP);
     sigprocmask(SIG_BLOCK, &set, &old_);
+    // Inherited as ignored, it would let the kernel take the worker's status away unseen.
+    old_child_action_ = std::signal(SIGCHLD, SIG_DFL);
     fd_ = host::UniqueFd(signalfd(-1, &set, SFD_CLOEXEC));
   }
-  ~SignalReader() { sigprocmask(SIG_SETMASK, &old_, nullptr); }
+  ~SignalReader() {
+    std::signal(SIGCHLD, old_child_action_);
+    sigprocmask(SIG_SETMASK, &old_, nullptr);
+  }
   SignalReader(const SignalReader&) = delete;
   SignalReader& operator=(const SignalReader&) = delete;
 
@@ -63,6 +68,7 @@ class SignalReader {
 
  private:
   sigset_t old_{};
+  void (*old_child_action_)(int) = SIG_DFL;
   host::UniqueFd fd_;
 };
 
@@ -159,7 +165,8 @@ std::pair<int, int> supervise(pid_t child, const SignalReader& signals, bool say
   steady_clock::time_point last{};
   while (true) {
     int status = 0;
-    if (waitpid(child, &status, WNOHANG) == child) return {status, passed};
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child || (ended < 0 && errno == ECHILD)) return {status, passed};
     const int signal = signals.next();
     if (signal == SIGCHLD) continue;
     if (signal == SIGTSTP) {

@@ -1,6 +1,18 @@
 #include "runner/plan/make.h"
 
+#include <limits>
+
 namespace runner::plan {
+
+namespace {
+
+/// The product, or the largest number where it doesn't fit.
+std::int64_t product(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<std::int64_t>::max() : result;
+}
+
+}  // namespace
 
 Plan make(const config::Experiment& experiment, const check::Verdict& verdict, Mode mode) {
   Plan plan;
@@ -17,7 +29,8 @@ Plan make(const config::Experiment& experiment, const check::Verdict& verdict, M
   plan.world_size = verdict.num_nodes * verdict.processes_per_node;
 
   plan.batch_size = experiment.data.batch_size;
-  plan.effective_batch = plan.batch_size * verdict.replicas * experiment.trainer.accumulate;
+  plan.effective_batch =
+      product(product(plan.batch_size, verdict.replicas), experiment.trainer.accumulate);
   plan.train_samples = verdict.data.train_size;
   plan.validation_samples = verdict.data.validation_size;
   plan.test_samples = verdict.data.test_size;
