@@ -190,16 +190,18 @@ registry::Catalog<LayerType> build() {
                                   kNorm, [](Builder& g, Name n, Node x, const NormOptions& o) {
                                     return g.layer_norm(std::move(n), x, {.eps = o.eps});
                                   }));
-  all.add(layer_type<PoolOptions>("max_pool2d", "largest value of each window", kPool,
-                                  [](Builder& g, Name n, Node x, const PoolOptions& o) {
-                                    return g.max_pool2d(std::move(n), x,
-                                                        pool_op<graph::MaxPool2d>(o));
-                                  }));
-  all.add(layer_type<PoolOptions>("avg_pool2d", "mean of each window", kPool,
-                                  [](Builder& g, Name n, Node x, const PoolOptions& o) {
-                                    return g.avg_pool2d(std::move(n), x,
-                                                        pool_op<graph::AvgPool2d>(o));
-                                  }));
+  all.add(
+      layer_type<PoolOptions>("max_pool2d", "largest value of each window", kPool,
+                              // NOLINTNEXTLINE(performance-unnecessary-value-param): as the others
+                              [](Builder& g, Name n, Node x, const PoolOptions& o) {
+                                return g.max_pool2d(n, x, pool_op<graph::MaxPool2d>(o));
+                              }));
+  all.add(
+      layer_type<PoolOptions>("avg_pool2d", "mean of each window", kPool,
+                              // NOLINTNEXTLINE(performance-unnecessary-value-param): as the others
+                              [](Builder& g, Name n, Node x, const PoolOptions& o) {
+                                return g.avg_pool2d(n, x, pool_op<graph::AvgPool2d>(o));
+                              }));
   all.add(layer_type<NoOptions>("global_avg_pool", "mean of each channel", kNoRows,
                                 [](Builder& g, Name n, Node x, const NoOptions&) {
                                   return g.global_avg_pool(std::move(n), x);
