@@ -148,8 +148,7 @@ void look_around(Judged& judged) {
     report(diag::Code::dataset_files, error, has_root ? "dataset.root" : "dataset.name");
   }
   try {
-    constexpr std::int64_t kLogs = 1 << 20;
-    store::probe(e.general.root, kLogs);
+    store::probe(e.general.root, kLogBytes);
   } catch (const diag::Error& error) {
     report(diag::Code::run_folder, error, "root");
   }

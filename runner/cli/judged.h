@@ -13,6 +13,9 @@
 
 namespace runner::cli {
 
+/// Room that a run folder needs beside its checkpoints: logs, metrics.csv, the plan.
+inline constexpr std::int64_t kLogBytes = std::int64_t{1} << 20;
+
 /// What an experiment is judged for.
 struct Surroundings {
   bool here = false;  ///< this machine: its GPUs, memory, disk and the dataset's files

@@ -101,14 +101,14 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   return folder.path(manifest->step);
 }
 
-nlohmann::json read_json(const fs::path& file) {
+nlohmann::ordered_json read_json(const fs::path& file) {
   std::ifstream in(file);
   if (!in) return nullptr;
-  return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  return nlohmann::ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
 }
 
 bool is_finished(const fs::path& run) {
-  const nlohmann::json manifest = read_json(run / "manifest.json");
+  const nlohmann::ordered_json manifest = read_json(run / "manifest.json");
   return manifest.is_object() && manifest.value("status", "") == "finished";
 }
 
@@ -182,29 +182,23 @@ std::string unquoted(const std::string& text) {
 /// refused before that.
 void refuse_other_components(const config::Experiment& stored,
                              std::span<const config::Override> overrides) {
-  for (const config::Component* c :
-       {&stored.model, &stored.dataset, &stored.loss, &stored.optimizer, &stored.scheduler}) {
-    const std::string section = c == &stored.model       ? "model"
-                                : c == &stored.dataset   ? "dataset"
-                                : c == &stored.loss      ? "loss"
-                                : c == &stored.optimizer ? "optimizer"
-                                                         : "scheduler";
+  for (const config::SectionInfo& section : config::sections()) {
+    if (section.catalog.empty()) continue;
+    const std::string key = std::string(section.name) + ".name";
+    const auto* before = stored.setting(key)->value.get_if<std::string>();
     for (const config::Override& o : overrides) {
-      const std::string start = section + ".name=";
-      if (!o.text.starts_with(start)) continue;
-      const std::string name = unquoted(o.text.substr(start.size()));
-      if (name == c->name) continue;
-      report_differences({{.key = section + ".name",
-                           .before = c->name,
-                           .after = name,
-                           .resume = registry::Resume::fixed}});
+      if (!o.text.starts_with(key + "=")) continue;
+      const std::string after = unquoted(o.text.substr(key.size() + 1));
+      if (before == nullptr || after == *before) continue;
+      report_differences(
+          {{.key = key, .before = *before, .after = after, .resume = registry::Resume::fixed}});
     }
   }
 }
 
 /// Says when the experiment file has changed since the run began; the stored one is used.
 void report_changed_file(const fs::path& run, const config::Experiment& stored) {
-  const nlohmann::json origin = read_json(run / "origin.json");
+  const nlohmann::ordered_json origin = read_json(run / "origin.json");
   if (!origin.is_object() || !origin.contains("file")) return;
   const fs::path file = origin.value("file", "");
   if (!fs::exists(file)) return;
@@ -230,10 +224,7 @@ void report_changed_file(const fs::path& run, const config::Experiment& stored) 
 
 /// A worker that was killed couldn't say so in the run's manifest.
 void close_manifest(const fs::path& run, int exit_status) {
-  nlohmann::ordered_json manifest = nlohmann::ordered_json::object();
-  if (std::ifstream in(run / "manifest.json"); in) {
-    manifest = nlohmann::ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
-  }
+  nlohmann::ordered_json manifest = read_json(run / "manifest.json");
   if (!manifest.is_object() || manifest.value("status", "") != "running") return;
   manifest["status"] = exit_status > 128 ? "interrupted" : "failed";
   try {
@@ -274,7 +265,7 @@ void keep_config(const fs::path& run, const Judged& judged, const Options& optio
 
 /// The folder that a run's relative paths were relative to.
 fs::path base_of(const fs::path& run) {
-  const nlohmann::json plan = read_json(run / "plan.json");
+  const nlohmann::ordered_json plan = read_json(run / "plan.json");
   const std::string base = plan.is_object() ? plan.value("base_folder", "") : "";
   return base.empty() ? fs::current_path() : fs::path(base);
 }
@@ -292,8 +283,7 @@ int resume(const fs::path& run, Judged& judged, const Options& options) {
   plan.run_folder = run.string();
   plan.resume_from = checkpoint->string();
   plan.git_commit = host::git_commit(fs::current_path()).value_or("");
-  constexpr std::int64_t kLogs = 1 << 20;
-  store::probe(run, plan.checkpoint_bytes + kLogs);
+  store::probe(run, plan.checkpoint_bytes + kLogBytes);
   const std::vector<host::GpuLease> leases = lease_gpus(*judged.experiment, plan);
   keep_config(run, judged, options);
   return execute(plan);

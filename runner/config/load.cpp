@@ -48,6 +48,16 @@ std::uint32_t code_points(std::string_view text) {
   }));
 }
 
+void report_at(diag::Sink& sink, diag::Code code, std::string message, const diag::Span& at,
+               std::string help, std::string key = {}) {
+  sink.report({.code = code,
+               .message = std::move(message),
+               .at = at,
+               .notes = {},
+               .help = std::move(help),
+               .key = std::move(key)});
+}
+
 /// Reads a file and everything it extends into one document.
 class Reader {
  public:
@@ -147,12 +157,7 @@ class Reader {
   }
 
   void report(diag::Code code, std::string message, diag::Span at, std::string help) {
-    sink_.report({.code = code,
-                  .message = std::move(message),
-                  .at = at,
-                  .notes = {},
-                  .help = std::move(help),
-                  .key = {}});
+    report_at(sink_, code, std::move(message), at, std::move(help));
   }
 
   const host::Files& files_;
@@ -406,12 +411,7 @@ class Overrider {
   }
 
   void report(diag::Code code, std::string message, diag::Span at, std::string help) {
-    sink_.report({.code = code,
-                  .message = std::move(message),
-                  .at = at,
-                  .notes = {},
-                  .help = std::move(help),
-                  .key = {}});
+    report_at(sink_, code, std::move(message), at, std::move(help));
   }
 
   Document& document_;
