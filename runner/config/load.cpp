@@ -469,12 +469,9 @@ class EnvironmentFiller {
 
   void report(const std::string& path, std::string message, std::string help) {
     const auto at = document_.origins.find(path);
-    sink_.report({.code = diag::Code::environment,
-                  .message = std::move(message),
-                  .at = at == document_.origins.end() ? diag::Span{} : at->second.value,
-                  .notes = {},
-                  .help = std::move(help),
-                  .key = path});
+    report_at(sink_, diag::Code::environment, std::move(message),
+              at == document_.origins.end() ? diag::Span{} : at->second.value, std::move(help),
+              path);
   }
 
   const Document& document_;
@@ -493,13 +490,10 @@ void check_name(const Experiment& experiment, diag::Sink& sink) {
     return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
   });
   if (!odd && !name.empty() && name.front() != '.' && name.size() <= kLongestName) return;
-  sink.report(
-      {.code = diag::Code::bad_value,
-       .message = "'name' can't be the name of a folder: '" + name.substr(0, kLongestName) + "'",
-       .at = experiment.at("name"),
-       .notes = {},
-       .help = "1 to 200 bytes, no slash, no control character, no dot at the start",
-       .key = "name"});
+  report_at(sink, diag::Code::bad_value,
+            "'name' can't be the name of a folder: '" + name.substr(0, kLongestName) + "'",
+            experiment.at("name"),
+            "1 to 200 bytes, no slash, no control character, no dot at the start", "name");
 }
 
 }  // namespace
