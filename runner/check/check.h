@@ -41,6 +41,7 @@ struct Verdict {
   bool all_gpus = false;  ///< -1 on an unknown machine: gpu_ids is empty though GPUs are used
   std::int64_t num_nodes = 1;
   std::int64_t processes_per_node = 1;
+  std::int64_t devices_per_process = 1;  ///< replicas of dp and ddp2, stages of balanced
   std::int64_t replicas = 1;  ///< batches worked on at once over all nodes (dp counts its devices)
 
   datasets::Spec data;

@@ -121,6 +121,7 @@ void resolve_devices(Judgement& j) {
   const bool process_each = v.backend == "ddp" || v.backend == "horovod";
   const bool replica_each = process_each || v.backend == "dp" || v.backend == "ddp2";
   v.processes_per_node = process_each ? devices : 1;
+  v.devices_per_process = process_each || v.backend == "none" || v.backend == "tpu" ? 1 : devices;
   v.replicas = f.num_nodes * (replica_each ? devices : 1);
 }
 

@@ -104,6 +104,7 @@ void* struct_of(Experiment& e, std::string_view section) {
   if (section == "checkpoint") return &e.checkpoint;
   if (section == "early_stopping") return &e.early_stopping;
   if (section == "logger") return &e.logger;
+  if (section == "debug") return &e.debug;
   if (section == "slurm") return &e.slurm;
   if (section == "sweep") return &e.sweep;
   return nullptr;

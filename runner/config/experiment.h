@@ -55,7 +55,15 @@ struct Trainer {
   bool benchmark = false;
   bool sync_batchnorm = false;
   std::string communication = "auto";
+  std::int64_t timeout = 600;
+  std::int64_t start_timeout = 300;
   std::int64_t max_restarts = 0;
+  std::int64_t bucket_mb = 25;
+  bool gradient_as_bucket_view = true;
+  bool find_unused_parameters = false;
+  std::string gradient_compression = "none";
+  bool scale_lr = false;
+  std::optional<std::int64_t> micro_batches;
   std::optional<std::int64_t> threads;
   std::vector<std::string> metrics;
 };
@@ -65,6 +73,7 @@ struct Data {
   std::optional<std::int64_t> eval_batch_size;
   bool shuffle = true;
   bool drop_last = false;
+  std::string sampler = "auto";
   std::int64_t num_threads = 1;
 };
 struct Checkpoint {
@@ -86,6 +95,10 @@ struct EarlyStopping {
 struct Logger {
   std::string level = "info";
   std::optional<std::int64_t> every_n_steps;
+};
+/// Faults on demand, to see how a run fails.
+struct Debug {
+  std::optional<std::string> fail;
 };
 struct Slurm {
   std::optional<std::string> partition;
@@ -135,6 +148,7 @@ struct Experiment {
   Checkpoint checkpoint;
   EarlyStopping early_stopping;
   Logger logger;
+  Debug debug;
   Slurm slurm;
   Sweep sweep;
   Component model, dataset, optimizer, scheduler, loss;

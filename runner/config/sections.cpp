@@ -136,11 +136,49 @@ constexpr auto kTrainer = registry::rows<Trainer>({
      .doc = "library that carries gradients between processes",
      .choices = {"auto", "gloo", "nccl"},
      .resume = Resume::warn},
+    {.name = "timeout",
+     .member = &Trainer::timeout,
+     .doc = "seconds that the ranks of a run wait for one that doesn't come to the next exchange",
+     .range = {.min = 1, .max = 1e7},
+     .resume = Resume::free},
+    {.name = "start_timeout",
+     .member = &Trainer::start_timeout,
+     .doc = "seconds that the ranks of a run wait for each other at its start",
+     .range = {.min = 1, .max = 1e7},
+     .resume = Resume::free},
     {.name = "max_restarts",
      .member = &Trainer::max_restarts,
      .doc = "restarts from the last checkpoint after a failed rank",
      .range = at_least(0),
      .resume = Resume::free},
+    {.name = "bucket_mb",
+     .member = &Trainer::bucket_mb,
+     .doc = "MiB of gradients that are sent together; another number changes the order of sums",
+     .range = {.min = 1, .max = 4096},
+     .resume = Resume::warn},
+    {.name = "gradient_as_bucket_view",
+     .member = &Trainer::gradient_as_bucket_view,
+     .doc = "gradients live in the buffers that are sent, which saves a copy",
+     .resume = Resume::free},
+    {.name = "find_unused_parameters",
+     .member = &Trainer::find_unused_parameters,
+     .doc = "each step, look for parameters that had no part in the loss",
+     .resume = Resume::free},
+    {.name = "gradient_compression",
+     .member = &Trainer::gradient_compression,
+     .doc = "number format in which gradients travel between processes",
+     .choices = {"none", "fp16", "bf16"},
+     .resume = Resume::warn},
+    {.name = "scale_lr",
+     .member = &Trainer::scale_lr,
+     .doc = "multiply the learning rate by the number of processes",
+     .resume = Resume::warn},
+    {.name = "micro_batches",
+     .member = &Trainer::micro_batches,
+     .doc = "parts of a batch that are on their way through backend balanced's stages at once; "
+            "two for each stage when absent",
+     .range = {.min = 1, .max = 4096},
+     .resume = Resume::warn},
     {.name = "threads",
      .member = &Trainer::threads,
      .doc = "threads of one process's arithmetic; all cores when absent",
@@ -170,6 +208,11 @@ constexpr auto kData = registry::rows<Data>({
     {.name = "drop_last",
      .member = &Data::drop_last,
      .doc = "leave out a last batch that isn't full"},
+    {.name = "sampler",
+     .member = &Data::sampler,
+     .doc = "auto: the processes of a run share the samples of an epoch out; replicated: each goes "
+            "through all of them, in an order of its own",
+     .choices = {"auto", "replicated"}},
     {.name = "num_threads",
      .member = &Data::num_threads,
      .doc = "threads that prepare batches ahead; no say in the result",
@@ -257,6 +300,14 @@ constexpr auto kLogger = registry::rows<Logger>({
 });
 static_assert(registry::covers<Logger>(kLogger));
 
+constexpr auto kDebug = registry::rows<Debug>({
+    {.name = "fail",
+     .member = &Debug::fail,
+     .doc = "make one rank fail: \"rank=1,step=3\", with how=throw, kill, exit, hang or memory",
+     .resume = Resume::free},
+});
+static_assert(registry::covers<Debug>(kDebug));
+
 constexpr auto kSlurm = registry::rows<Slurm>({
     {.name = "partition",
      .member = &Slurm::partition,
@@ -323,7 +374,7 @@ static_assert(registry::covers<Sweep>(kSweep));
 }  // namespace
 
 std::span<const SectionInfo> sections() {
-  static const std::array<SectionInfo, 12> kSections = {{
+  static const std::array<SectionInfo, 13> kSections = {{
       {"", "keys at the top of the file", &registry::table_of<General>(kGeneral), ""},
       {"model", "the network", nullptr, "models"},
       {"dataset", "the samples and how they are batched", &registry::table_of<Data>(kData),
@@ -339,6 +390,7 @@ std::span<const SectionInfo> sections() {
       {"early_stopping", "ending a run that no longer gets better",
        &registry::table_of<EarlyStopping>(kEarlyStopping), ""},
       {"logger", "logs and metrics.csv", &registry::table_of<Logger>(kLogger), ""},
+      {"debug", "faults on demand", &registry::table_of<Debug>(kDebug), ""},
       {"slurm", "what a submitted job asks for", &registry::table_of<Slurm>(kSlurm), ""},
       {"sweep", "a search over keys", &registry::table_of<Sweep>(kSweep), ""},
   }};

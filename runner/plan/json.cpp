@@ -96,6 +96,10 @@ Plan read(const Json& json) {
   plan.num_nodes = json.at("num_nodes").get<std::int64_t>();
   plan.processes_per_node = json.at("processes_per_node").get<std::int64_t>();
   plan.world_size = json.at("world_size").get<std::int64_t>();
+  plan.devices_per_process = json.at("devices_per_process").get<std::int64_t>();
+  plan.timeout_seconds = json.at("timeout_seconds").get<std::int64_t>();
+  plan.start_timeout_seconds = json.at("start_timeout_seconds").get<std::int64_t>();
+  plan.max_restarts = json.at("max_restarts").get<std::int64_t>();
 
   plan.batch_size = json.at("batch_size").get<std::int64_t>();
   plan.effective_batch = json.at("effective_batch").get<std::int64_t>();
@@ -154,6 +158,10 @@ std::string to_json(const Plan& plan) {
       {"num_nodes", plan.num_nodes},
       {"processes_per_node", plan.processes_per_node},
       {"world_size", plan.world_size},
+      {"devices_per_process", plan.devices_per_process},
+      {"timeout_seconds", plan.timeout_seconds},
+      {"start_timeout_seconds", plan.start_timeout_seconds},
+      {"max_restarts", plan.max_restarts},
       {"batch_size", plan.batch_size},
       {"effective_batch", plan.effective_batch},
       {"train_samples", plan.train_samples},

@@ -27,6 +27,10 @@ Plan make(const config::Experiment& experiment, const check::Verdict& verdict, M
   plan.num_nodes = verdict.num_nodes;
   plan.processes_per_node = verdict.processes_per_node;
   plan.world_size = verdict.num_nodes * verdict.processes_per_node;
+  plan.devices_per_process = verdict.devices_per_process;
+  plan.timeout_seconds = experiment.trainer.timeout;
+  plan.start_timeout_seconds = experiment.trainer.start_timeout;
+  plan.max_restarts = experiment.trainer.max_restarts;
 
   plan.batch_size = experiment.data.batch_size;
   plan.effective_batch =

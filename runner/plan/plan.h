@@ -38,6 +38,10 @@ struct Plan {
   std::int64_t num_nodes = 1;
   std::int64_t processes_per_node = 1;
   std::int64_t world_size = 1;
+  std::int64_t devices_per_process = 1;  ///< that a process splits its batches or its model among
+  std::int64_t timeout_seconds = 600;        ///< that ranks wait for one that doesn't come
+  std::int64_t start_timeout_seconds = 300;  ///< that ranks wait for each other at the start
+  std::int64_t max_restarts = 0;
 
   std::int64_t batch_size = 0;       ///< per process
   std::int64_t effective_batch = 0;  ///< batch x replicas x accumulate
