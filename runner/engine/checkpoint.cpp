@@ -104,8 +104,9 @@ Json to_json(const TrainingState& p) {
       {"validation_due", p.validation_due},
       {"samples", p.samples},
       {"lr", hex(p.lr)},
-      {"loss_sum", hex(p.loss_sum)},
-      {"loss_weight", p.loss_weight},
+      {"losses", Json::array()},
+      {"batch_size", p.batch_size},
+      {"buckets", p.buckets},
       {"elapsed_seconds", hex(p.elapsed_seconds)},
       {"csv_bytes", p.csv_bytes},
       {"csv_row", p.csv_row},
@@ -115,6 +116,9 @@ Json to_json(const TrainingState& p) {
       {"scale_good_steps", p.precision.good_steps},
       {"ranking", Json::array()},
   };
+  for (const TrainingState::Losses& losses : p.losses) {
+    json["losses"].push_back({{"sum", hex(losses.sum)}, {"weight", losses.weight}});
+  }
   if (p.best) json["best"] = to_json(*p.best);
   for (const Ranked& r : p.ranking) json["ranking"].push_back(to_json(r));
   if (p.plateau) {
@@ -142,8 +146,11 @@ TrainingState state_from(const Json& json) {
   json.at("validation_due").get_to(p.validation_due);
   json.at("samples").get_to(p.samples);
   p.lr = unhex(json.at("lr"));
-  p.loss_sum = unhex(json.at("loss_sum"));
-  json.at("loss_weight").get_to(p.loss_weight);
+  for (const Json& losses : json.at("losses")) {
+    p.losses.push_back({unhex(losses.at("sum")), losses.at("weight")});
+  }
+  json.at("batch_size").get_to(p.batch_size);
+  json.at("buckets").get_to(p.buckets);
   p.elapsed_seconds = unhex(json.at("elapsed_seconds"));
   json.at("csv_bytes").get_to(p.csv_bytes);
   json.at("csv_row").get_to(p.csv_row);
@@ -215,6 +222,42 @@ Snapshot read_checkpoint(const std::filesystem::path& folder) {
 
 std::vector<NamedTensor> read_weights(const std::filesystem::path& folder) {
   return read_tensors(folder / kWeights);
+}
+
+std::optional<Snapshot> broadcast(const Group& group, const std::optional<Snapshot>& snapshot) {
+  if (group.size() == 1) return snapshot;
+  Snapshot shared;
+  if (snapshot) shared = *snapshot;
+  const auto lists = {&shared.weights, &shared.optimizer, &shared.generators};
+
+  Json outline;
+  if (group.leads() && snapshot) {
+    outline["state"] = to_json(snapshot->state);
+    for (const auto* list : lists) {
+      Json shapes = Json::array();
+      for (const auto& [name, tensor] : *list) {
+        shapes.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+      }
+      outline["lists"].push_back(std::move(shapes));
+    }
+  }
+  outline = Json::parse(group.broadcast(outline.dump()));
+  if (outline.is_null()) return {};
+  if (!group.leads()) {
+    shared.state = state_from(outline.at("state"));
+    auto shapes = outline.at("lists").begin();
+    for (auto* list : lists) {
+      for (const Json& entry : *shapes++) {
+        list->push_back(
+            {entry.at(0), at::empty(entry.at(2).get<std::vector<std::int64_t>>(),
+                                    static_cast<at::ScalarType>(entry.at(1).get<int>()))});
+      }
+    }
+  }
+  for (const auto* list : lists) {
+    for (const auto& [name, tensor] : *list) group.broadcast({tensor});
+  }
+  return shared;
 }
 
 CheckpointWriter::CheckpointWriter(WriterOptions options, store::FileOps& ops)

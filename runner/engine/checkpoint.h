@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "runner/components/component.h"
+#include "runner/engine/comm/group.h"
 #include "runner/engine/lower.h"
 #include "runner/engine/precision.h"
 #include "runner/store/checkpoint.h"
@@ -36,6 +37,9 @@ struct Ranked {
 
 /// What training goes on from, beside the tensors.
 struct TrainingState {
+  /// Ranks that it was saved by.
+  [[nodiscard]] int world_size() const { return static_cast<int>(losses.size()); }
+
   std::int64_t step = 0;           ///< optimizer steps taken
   std::int64_t skipped_steps = 0;  ///< whose fp16 gradients overflowed
   std::int64_t epoch = 0;          ///< of the next batch, from 0
@@ -43,8 +47,14 @@ struct TrainingState {
   bool validation_due = false;     ///< a signal came before the validation after this step was done
   std::int64_t samples = 0;        ///< seen in training
   double lr = 0;                   ///< of the last step
-  double loss_sum = 0;             ///< of the epoch's samples so far
-  std::int64_t loss_weight = 0;
+  /// A rank's losses of the epoch's samples so far.
+  struct Losses {
+    double sum = 0;
+    std::int64_t weight = 0;
+  };
+  std::vector<Losses> losses = {};                     ///< by rank
+  std::int64_t batch_size = 0;                         ///< of all ranks together
+  std::vector<std::vector<std::size_t>> buckets = {};  ///< of the strategy's exchanges
   double elapsed_seconds = 0;
   std::int64_t csv_bytes = 0;  ///< of metrics.csv that belong to this state, but for the last row
   std::vector<std::string> csv_row = {};  ///< that row's cells; empty: none
@@ -66,6 +76,10 @@ struct Snapshot {
   std::vector<NamedTensor> generators;
   std::map<std::string, double> metrics;  ///< of the validation at this very step
 };
+
+/// Rank 0's snapshot, or nothing, on all ranks. Collective.
+[[nodiscard]] std::optional<Snapshot> broadcast(const Group& group,
+                                                const std::optional<Snapshot>& snapshot);
 
 /// CPU copies that share no memory with `tensors`.
 [[nodiscard]] std::vector<NamedTensor> copy_to_cpu(const std::vector<NamedTensor>& tensors);

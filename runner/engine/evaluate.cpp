@@ -33,24 +33,29 @@ void Evaluator::restart() {
 }
 
 std::optional<Figures> Evaluator::run(Strategy& strategy, report::Progress& progress,
-                                      const std::atomic<int>& signal) {
+                                      const Group& group, const std::function<bool()>& stops) {
   const at::NoGradGuard no_grad;
+  strategy.sync();
   mean_loss_.reset();
   for (const auto& metric : metrics_) metric->reset();
 
   progress.begin_validation(loader_->batches());
   for (std::int64_t i = 0; i < loader_->batches(); ++i) {
-    if (signal.load(std::memory_order_relaxed) != 0) {
+    if (stops()) {
       restart();  // the next run begins with the first batch again
       return std::nullopt;
     }
     const Batch batch = feed_->next();
-    const at::Tensor outputs = strategy.predict(batch.inputs);
-    mean_loss_.add(loss_(outputs, batch.targets), batch.size());
-    for (const auto& metric : metrics_) metric->add(outputs, batch.targets);
+    if (batch.samples > 0) {
+      const at::Tensor outputs = strategy.predict(batch.inputs);
+      mean_loss_.add(loss_(outputs, batch.targets), batch.samples);
+      for (const auto& metric : metrics_) metric->add(outputs, batch.targets);
+    }
     progress.validation_step();
   }
 
+  mean_loss_.combine(group);
+  for (const auto& metric : metrics_) metric->combine(group);
   Figures figures{{options_.prefix + "loss", mean_loss_.mean()}};
   for (std::size_t i = 0; i < metrics_.size(); ++i) {
     figures.emplace_back(options_.prefix + options_.metrics[i], metrics_[i]->value());

@@ -1,7 +1,7 @@
 // engine: loss and metrics over a whole part of a dataset.
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,10 +35,10 @@ class Evaluator {
   Evaluator(const datasets::Samples& samples, const datasets::Spec& spec,
             const LoaderOptions& loading, Loss loss, Options options);
 
-  /// `<prefix>loss` and each metric over all batches, each sample counted once. Nothing when
-  /// `signal` became non-zero meanwhile.
+  /// `<prefix>loss` and each metric over all batches of all ranks, each sample counted once.
+  /// `stops` is called before each batch; once it says so, the result is nothing. Collective.
   [[nodiscard]] std::optional<Figures> run(Strategy& strategy, report::Progress& progress,
-                                           const std::atomic<int>& signal);
+                                           const Group& group, const std::function<bool()>& stops);
 
  private:
   void restart();

@@ -39,13 +39,15 @@ void Feed::start_copy() {
   const c10::StreamGuard guard(*copies_);
   staged_.inputs = host.inputs.to(device_, /*non_blocking=*/true);
   staged_.targets = host.targets.to(device_, /*non_blocking=*/true);
+  staged_.samples = host.samples;
   copied_->record(*copies_);
 }
 
 Batch Feed::to_dtype(const Batch& batch) const {
   if (dtype_ == at::kFloat) return batch;
   const bool classes = !batch.targets.is_floating_point();
-  return {batch.inputs.to(dtype_), classes ? batch.targets : batch.targets.to(dtype_)};
+  return {batch.inputs.to(dtype_), classes ? batch.targets : batch.targets.to(dtype_),
+          batch.samples};
 }
 
 }  // namespace runner::engine

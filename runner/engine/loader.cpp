@@ -19,22 +19,22 @@ constexpr std::int64_t kMaxSlots = 64;
 
 Batch make_buffers(const datasets::Spec& spec, const LoaderOptions& options) {
   const auto pinned = at::TensorOptions().pinned_memory(options.pinned);
-  std::vector<std::int64_t> input{options.batch_size};
+  const std::int64_t rows = share_of(options.batch_size, 0, options.parts).count;
+  std::vector<std::int64_t> input{rows};
   input.insert(input.end(), spec.input.begin(), spec.input.end());
   Batch buffers;
   buffers.inputs = at::empty(input, pinned.dtype(at::kFloat));
-  buffers.targets =
-      spec.target == datasets::TargetKind::classes
-          ? at::empty({options.batch_size}, pinned.dtype(at::kLong))
-          : at::empty({options.batch_size, spec.target_values}, pinned.dtype(at::kFloat));
+  buffers.targets = spec.target == datasets::TargetKind::classes
+                        ? at::empty({rows}, pinned.dtype(at::kLong))
+                        : at::empty({rows, spec.target_values}, pinned.dtype(at::kFloat));
   return buffers;
 }
 
 /// Enough that no thread waits for another and tiny batches come in bulk, within kRingBytes.
 std::int64_t slot_count(const datasets::Spec& spec, const LoaderOptions& options) {
   const std::int64_t numbers = graph::element_count(spec.input) + spec.target_values + 2;
-  const std::int64_t bytes =
-      options.batch_size * numbers * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t bytes = share_of(options.batch_size, 0, options.parts).count * numbers *
+                             static_cast<std::int64_t>(sizeof(float));
   const std::int64_t least = 2 * (options.threads + 1);
   return std::max(least, std::min(kMaxSlots, kRingBytes / std::max<std::int64_t>(bytes, 1)));
 }
@@ -60,6 +60,12 @@ void shuffle(std::vector<std::int64_t>& order, std::uint64_t seed) {
 }
 
 }  // namespace
+
+Share share_of(std::int64_t rows, std::int64_t part, std::int64_t parts) {
+  const std::int64_t each = rows / parts;
+  const std::int64_t larger = rows % parts;
+  return {part * each + std::min(part, larger), each + (part < larger ? 1 : 0)};
+}
 
 Loader::Loader(const datasets::Samples& samples, const datasets::Spec& spec, LoaderOptions options,
                std::int64_t first_epoch, std::int64_t first_batch)
@@ -129,9 +135,14 @@ void Loader::gather_until_stopped() {
 
 void Loader::gather(Slot& slot, std::int64_t number) {
   const std::int64_t index = number % options_.batches;
-  const std::int64_t size = batch_size(index);
+  const Share share = share_of(batch_size(index), options_.part, options_.parts);
+  // With fewer samples than parts some have none; they work on one that doesn't count, since all
+  // must take part in the exchanges of a step.
+  const std::int64_t size = std::max<std::int64_t>(share.count, 1);
+  const std::int64_t first = share.count > 0 ? share.first : 0;
   const auto order = order_of(number / options_.batches);
-  const std::span rows(order->data() + index * options_.batch_size, static_cast<std::size_t>(size));
+  const std::span rows(order->data() + index * options_.batch_size + first,
+                       static_cast<std::size_t>(size));
 
   samples_.gather_inputs(rows, slot.full.inputs.mutable_data_ptr<float>());
   if (target_kind_ == datasets::TargetKind::classes) {
@@ -139,8 +150,10 @@ void Loader::gather(Slot& slot, std::int64_t number) {
   } else {
     samples_.gather_values(rows, slot.full.targets.mutable_data_ptr<float>());
   }
-  if (slot.batch.inputs.defined() && slot.batch.size() == size) return;
-  slot.batch = {slot.full.inputs.narrow(0, 0, size), slot.full.targets.narrow(0, 0, size)};
+  slot.batch.samples = share.count;
+  if (slot.batch.inputs.defined() && slot.batch.inputs.size(0) == size) return;
+  slot.batch.inputs = slot.full.inputs.narrow(0, 0, size);
+  slot.batch.targets = slot.full.targets.narrow(0, 0, size);
 }
 
 std::shared_ptr<const Loader::Order> Loader::order_of(std::int64_t epoch) {

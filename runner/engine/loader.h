@@ -17,18 +17,27 @@
 namespace runner::engine {
 
 struct Batch {
-  at::Tensor inputs;   ///< float [n, input...]
-  at::Tensor targets;  ///< int64 [n] class numbers, or float [n, target_values]
-  [[nodiscard]] std::int64_t size() const { return inputs.size(0); }
+  at::Tensor inputs;         ///< float [n, input...]
+  at::Tensor targets;        ///< int64 [n] class numbers, or float [n, target_values]
+  std::int64_t samples = 0;  ///< n; 0 where the tensors hold a stand-in that must not count
 };
 
+/// Consecutive rows that are one process's, or one device's, of several.
+struct Share {
+  std::int64_t first = 0, count = 0;
+};
+/// Splits `rows` among `parts` as evenly as can be, larger shares first.
+[[nodiscard]] Share share_of(std::int64_t rows, std::int64_t part, std::int64_t parts);
+
 struct LoaderOptions {
-  std::int64_t batch_size = 1;  ///< may be more than there are samples
+  std::int64_t batch_size = 1;  ///< of all parts together; may be more than there are samples
   std::int64_t batches = 0;     ///< of an epoch, at most those that the samples make
   bool shuffle = false;  ///< order of an epoch: torch.randperm with a generator seeded seed + epoch
   std::int64_t seed = 0;
-  int threads = 1;      ///< at least 1; the batches don't depend on it
-  bool pinned = false;  ///< page-locked buffers, for copies to a GPU that don't wait
+  int threads = 1;         ///< at least 1; the batches don't depend on it
+  std::int64_t part = 0;   ///< of each batch this loader gives the share of this part…
+  std::int64_t parts = 1;  ///< …of so many
+  bool pinned = false;     ///< page-locked buffers, for copies to a GPU that don't wait
 };
 
 /// An endless row of batches, epoch after epoch, from any position. Batches are gathered into a
@@ -47,7 +56,7 @@ class Loader {
   [[nodiscard]] const Batch& next();
 
   [[nodiscard]] std::int64_t batches() const { return options_.batches; }
-  /// Samples of batch `index` of an epoch.
+  /// Samples of batch `index` of an epoch, all parts together.
   [[nodiscard]] std::int64_t batch_size(std::int64_t index) const;
 
  private:

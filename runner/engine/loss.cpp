@@ -48,6 +48,16 @@ at::Tensor double_zeros(at::IntArrayRef shape, const at::Device& device) {
   return at::zeros(shape, at::TensorOptions(device).dtype(at::kDouble));
 }
 
+/// Adds up a sum and the count that goes with it over all ranks; exact as long as counts are below
+/// 2^53.
+void combine_sums(const Group& group, at::Tensor& sum, std::int64_t& count) {
+  if (group.size() == 1) return;
+  const at::Tensor both = at::stack({sum, at::full({}, static_cast<double>(count), sum.options())});
+  group.sum(both);
+  sum.copy_(both[0]);
+  count = static_cast<std::int64_t>(both[1].item<double>());
+}
+
 /// Sums of one number over counted elements.
 class MeanMetric : public Metric {
  public:
@@ -60,6 +70,7 @@ class MeanMetric : public Metric {
     sum_.zero_();
     count_ = 0;
   }
+  void combine(const Group& group) override { combine_sums(group, sum_, count_); }
 
  protected:
   void add_sum(const at::Tensor& sum, std::int64_t count) {
@@ -123,13 +134,7 @@ class RSquared : public Metric {
     const at::Tensor y = targets.to(at::kDouble);
     const auto n = static_cast<double>(y.size(0));
     const at::Tensor mean = y.mean(0);
-    const at::Tensor delta = mean - mean_;
-    const double total = count_ + n;
-    deviations_ =
-        deviations_ + y.sub(mean).square_().sum(0) + delta.square() * (count_ * n / total);
-    mean_ = mean_ + delta * (n / total);
-    residuals_ = residuals_ + y.sub(outputs).square_().sum(0);
-    count_ = total;
+    merge(n, mean, y.sub(mean).square_().sum(0), y.sub(outputs).square_().sum(0));
   }
   double value() const override {
     if (count_ == 0) return std::numeric_limits<double>::quiet_NaN();
@@ -139,8 +144,33 @@ class RSquared : public Metric {
     return (1 - share).mean().item<double>();
   }
   void reset() override { *this = RSquared(mean_.device()); }
+  void combine(const Group& group) override {
+    if (group.size() == 1) return;
+    // A rank without samples doesn't know how many columns there are.
+    const at::Tensor columns = at::full({1}, mean_.numel(), at::kLong);
+    group.max(columns);
+    const std::vector<std::int64_t> shape{columns.item<std::int64_t>()};
+    const at::Tensor mine =
+        at::stack({at::full(shape, count_, mean_.options()), mean_.expand(shape),
+                   deviations_.expand(shape), residuals_.expand(shape)});
+    reset();
+    for (const at::Tensor& theirs : group.gather(mine)) {
+      const double n = theirs[0][0].item<double>();
+      if (n > 0) merge(n, theirs[1], theirs[2], theirs[3]);
+    }
+  }
 
  private:
+  void merge(double n, const at::Tensor& mean, const at::Tensor& deviations,
+             const at::Tensor& residuals) {
+    const at::Tensor delta = mean - mean_;
+    const double total = count_ + n;
+    deviations_ = deviations_ + deviations + delta.square() * (count_ * n / total);
+    mean_ = mean_ + delta * (n / total);
+    residuals_ = residuals_ + residuals;
+    count_ = total;
+  }
+
   at::Tensor mean_, deviations_, residuals_;
   double count_ = 0;
 };
@@ -179,6 +209,8 @@ double MeanAccumulator::mean() const {
 }
 
 void MeanAccumulator::reset() { restore(0, 0); }
+
+void MeanAccumulator::combine(const Group& group) { combine_sums(group, sum_, weight_); }
 
 void MeanAccumulator::restore(double sum, std::int64_t weight) {
   sum_.fill_(sum);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runner/components/component.h"
+#include "runner/engine/comm/group.h"
 
 namespace runner::engine {
 
@@ -36,6 +37,8 @@ class MeanAccumulator {
   /// NaN when nothing was added. Waits for the device.
   [[nodiscard]] double mean() const;
   void reset();
+  /// Adds what the other ranks have added. Collective.
+  void combine(const Group& group);
 
   [[nodiscard]] double sum() const;
   [[nodiscard]] std::int64_t weight() const { return weight_; }
@@ -55,6 +58,8 @@ class Metric {
   /// Over all samples since reset; NaN when there were none. Waits for the device.
   [[nodiscard]] virtual double value() const = 0;
   virtual void reset() = 0;
+  /// Adds what the other ranks have added. Collective.
+  virtual void combine(const Group& group) = 0;
 };
 
 /// A metric by its own name ("accuracy", "top5", "mae", "r2"). `binary`: targets are 0 or 1 and the

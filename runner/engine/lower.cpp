@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "runner/diag/error.h"
+#include "runner/engine/shared_batch_norm.h"
 
 namespace runner::engine {
 
@@ -89,6 +90,12 @@ at::Tensor batch_norm(const graph::BatchNorm& op, const at::Tensor& x,
                         op.eps, /*cudnn_enabled=*/true);
 }
 
+/// at::dropout's own arithmetic, with another source of random numbers.
+at::Tensor dropout(const at::Tensor& x, double p, const at::Generator& generator) {
+  if (p == 1) return x * at::zeros({}, x.options());
+  return x * at::empty_like(x).bernoulli_(1 - p, generator).div_(1 - p);
+}
+
 }  // namespace
 
 at::Tensor Network::run(const Step& step, bool training) {
@@ -103,7 +110,10 @@ at::Tensor Network::run(const Step& step, bool training) {
             return at::conv2d(x, t[0], tensor_or_none(1), op.stride, op.padding, op.dilation,
                               op.groups);
           },
-          [&](const graph::BatchNorm& op) { return batch_norm(op, x, t, training); },
+          [&](const graph::BatchNorm& op) {
+            if (training && sum_) return shared_batch_norm(op, x, t, sum_, counts_);
+            return batch_norm(op, x, t, training);
+          },
           [&](const graph::LayerNorm& op) {
             return at::layer_norm(x, {op.features}, t[0], t[1], op.eps);
           },
@@ -118,7 +128,10 @@ at::Tensor Network::run(const Step& step, bool training) {
             return x.mean({2, 3});
           },
           [&](const graph::Flatten&) { return x.flatten(1); },
-          [&](const graph::Dropout& op) { return training ? at::dropout(x, op.p, true) : x; },
+          [&](const graph::Dropout& op) {
+            if (!training) return x;
+            return step.generator ? dropout(x, op.p, *step.generator) : at::dropout(x, op.p, true);
+          },
           [&](const graph::Add&) { return at::add(x, values_[step.inputs[1]]); },
       },
       step.op);
@@ -133,6 +146,13 @@ at::Tensor Network::forward(const at::Tensor& inputs, bool training) {
   at::Tensor output = std::move(values_.back());
   for (at::Tensor& value : values_) value = at::Tensor();
   return output;
+}
+
+void Network::set_dropout_generators(const std::function<at::Generator(std::size_t)>& of) {
+  std::size_t number = 0;
+  for (Step& step : steps_) {
+    if (std::holds_alternative<graph::Dropout>(step.op)) step.generator = of(number++);
+  }
 }
 
 std::vector<NamedTensor> Network::state() const {

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,17 @@ class Network {
   /// `training` turns dropout on, and batch statistics, which it also updates.
   [[nodiscard]] at::Tensor forward(const at::Tensor& inputs, bool training);
 
+  /// Takes the random numbers of each dropout layer from the generator that `of` gives for its
+  /// number, counted from 0. Without this they come from the device's default one.
+  void set_dropout_generators(const std::function<at::Generator(std::size_t)>& of);
+  /// Adds up a tensor over the processes of a run, in place.
+  using Sum = std::function<void(at::Tensor)>;
+  /// Makes batch statistics those of the batches of all processes together.
+  void share_batch_statistics(Sum sum) { sum_ = std::move(sum); }
+  /// Whether the samples of the next forward passes are part of shared batch statistics; a process
+  /// without samples of its own passes a stand-in that isn't.
+  void set_counts(bool counts) { counts_ = counts; }
+
   /// Leaves that require gradients, in the order of the layers.
   [[nodiscard]] const std::vector<NamedTensor>& parameters() const { return parameters_; }
   /// Running statistics.
@@ -55,6 +67,7 @@ class Network {
     std::vector<std::size_t> released;  ///< the values that nobody reads after it
     std::vector<at::Tensor> tensors;    ///< its parameters and buffers, in the layer's order
     bool in_place = false;              ///< overwrites its input
+    std::optional<at::Generator> generator = {};  ///< of a dropout layer, if not the default one
   };
 
   Network() = default;
@@ -63,6 +76,8 @@ class Network {
   std::vector<Step> steps_;
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
+  Sum sum_;  ///< empty: each process has its own batch statistics
+  bool counts_ = true;
   std::vector<at::Tensor> values_;  ///< scratch of a forward pass, by layer
 };
 

@@ -17,9 +17,12 @@
 #include "models/model.h"
 #include "runner/config/experiment.h"
 #include "runner/diag/error.h"
+#include "runner/engine/agreement.h"
+#include "runner/engine/comm/group.h"
 #include "runner/engine/cuda/cuda.h"
 #include "runner/engine/trainer.h"
 #include "runner/host/environment.h"
+#include "runner/host/heartbeat.h"
 #include "runner/host/process.h"
 #include "runner/report/log.h"
 #include "runner/report/summary.h"
@@ -42,12 +45,52 @@ config::Experiment decode(const plan::Plan& plan) {
   return experiment;
 }
 
-at::Device prepare_device(const plan::Plan& plan) {
-  if (plan.devices.type == "cpu") return at::kCPU;
+std::string variable(const char* name) { return host::system_environment().get(name).value_or(""); }
+
+/// The devices of this process, root first, by the launcher's list of indices into those that it
+/// sees.
+std::vector<at::Device> prepare_devices(const plan::Plan& plan) {
+  const auto count = static_cast<std::size_t>(plan.devices_per_process);
+  if (plan.devices.type == "cpu") return std::vector<at::Device>(count, at::kCPU);
   cuda::load(host::self_exe_folder());
-  // The launcher has hidden all other GPUs.
-  return at::Device(at::kCUDA, 0);
+  std::vector<at::Device> devices;
+  std::istringstream indices(variable("RUNNER_DEVICES"));
+  for (std::string index; std::getline(indices, index, ',');) {
+    devices.emplace_back(at::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index)));
+  }
+  if (devices.size() != count) {
+    throw diag::Error(diag::Exit::failed, "RUNNER_DEVICES names " + std::to_string(devices.size()) +
+                                              " devices, and the plan has " +
+                                              std::to_string(count) + " a process");
+  }
+  return devices;
 }
+
+/// The launcher's page of heartbeats, kept for as long as the process lives; null without one.
+host::Heartbeat* find_heartbeat() {
+  const std::string fd = variable("RUNNER_HEARTBEAT_FD");
+  if (fd.empty()) return nullptr;
+  const auto places = static_cast<std::size_t>(std::stoul(variable("RUNNER_HEARTBEAT_SLOTS")));
+  static const auto page = host::HeartbeatPage::attach(std::stoi(fd), places);
+  return &page[static_cast<std::size_t>(std::stoul(variable("RUNNER_HEARTBEAT_SLOT")))];
+}
+
+/// What every function below works with.
+struct Process {
+  const plan::Plan& plan;
+  const config::Experiment& experiment;
+  std::vector<at::Device> devices;
+  Group group;
+  const std::atomic<int>& signal;
+  host::Clock& clock;
+  host::Seconds start;
+  host::Heartbeat* heartbeat;
+
+  [[nodiscard]] at::Device root() const { return devices.front(); }
+  void enter(host::Phase phase) const {
+    if (heartbeat != nullptr) heartbeat->phase.store(phase, std::memory_order_relaxed);
+  }
+};
 
 void set_globals(const config::Experiment& experiment) {
   if (experiment.trainer.threads)
@@ -140,26 +183,35 @@ Json as_json(const Figures& figures) {
   return json;
 }
 
+/// Of `samples`, those that this rank works on when all batches are full ones.
+std::int64_t samples_of(std::int64_t samples, const Process& p) {
+  return share_of(samples, p.group.rank(), p.group.size()).count;
+}
+
 /// manifest.json of a run folder: what was run, on what, and how it ended.
 class RunManifest {
  public:
-  RunManifest(const plan::Plan& plan, const config::Experiment& experiment,
-              const at::Device& device, host::Clock& clock)
-      : path_(fs::path(plan.run_folder) / "manifest.json"), device_(device), clock_(clock) {
+  RunManifest(const Process& process, const Json& ranks)
+      : path_(fs::path(process.plan.run_folder) / "manifest.json"),
+        device_(process.root()),
+        clock_(process.clock) {
+    const plan::Plan& plan = process.plan;
     json_["status"] = "running";
     json_["name"] = plan.name;
     json_["version"] = plan.version;
     json_["git_commit"] = plan.git_commit;
     json_["command_line"] = plan.command_line;
     json_["libtorch"] = TORCH_VERSION;
-    json_["host"] = host_name();
-    json_["device"] = device_text(device);
+    json_["host"] = host::host_name();
+    json_["device"] = device_text(device_);
+    json_["backend"] = plan.backend;
     json_["precision"] = plan.precision;
     json_["threads"] = at::get_num_threads();
-    json_["seed"] = experiment.general.seed;
+    json_["seed"] = process.experiment.general.seed;
     json_["parameters"] = plan.parameters;
     if (plan.resume_from) json_["resumed_from"] = *plan.resume_from;
-    json_["started"] = utc_now(clock);
+    json_["ranks"] = ranks;
+    json_["started"] = utc_now(clock_);
     write_json(path_, json_);
   }
 
@@ -212,12 +264,6 @@ class RunManifest {
   }
 
  private:
-  static std::string host_name() {
-    char name[256] = {};
-    gethostname(name, sizeof name - 1);
-    return name;
-  }
-
   fs::path path_;
   at::Device device_;
   host::Clock& clock_;
@@ -251,17 +297,23 @@ void print_summary(const plan::Plan& plan, const Outcome& outcome, const std::st
 }
 
 void start_log(const plan::Plan& plan, const config::Experiment& experiment) {
+  const std::string rank = variable("RANK");
+  const bool leads = rank.empty() || rank == "0";
   report::log::Options options;
   options.level =
       report::log::parse_level(experiment.logger.level).value_or(report::log::Level::info);
-  options.file = fs::path(plan.run_folder) / "runner.log";
-  options.console = report::fd_writer(STDERR_FILENO);
+  options.file = fs::path(plan.run_folder) / (leads ? "runner.log" : "rank-" + rank + ".log");
+  if (leads) options.console = report::fd_writer(STDERR_FILENO);
   report::log::init(std::move(options));
 }
 
-void log_start(const plan::Plan& plan, const at::Device& device, std::int64_t first_step) {
-  std::string text = "'" + plan.name + "' starts on " + device_text(device) + ", precision " +
+void log_start(const Process& p, std::int64_t first_step) {
+  const plan::Plan& plan = p.plan;
+  std::string text = "'" + plan.name + "' starts on " + device_text(p.root()) + ", precision " +
                      plan.precision + ", from step " + std::to_string(first_step);
+  if (p.group.size() > 1) {
+    text += ", as rank " + std::to_string(p.group.rank()) + " of " + std::to_string(p.group.size());
+  }
   if (plan.max_epochs) text += ", at most " + report::format_count(*plan.max_epochs, "epoch");
   if (plan.max_steps) text += ", at most " + report::format_count(*plan.max_steps, "step");
   report::log::info(text + ", " + report::format_count(plan.steps_per_epoch, "step") + " an epoch");
@@ -270,8 +322,57 @@ void log_start(const plan::Plan& plan, const at::Device& device, std::int64_t fi
                      ", command line: " + plan.command_line);
 }
 
-int train(const plan::Plan& plan, const config::Experiment& experiment, const at::Device& device,
-          const std::atomic<int>& signal, host::Clock& clock, host::Seconds start) {
+report::Progress make_progress(const Process& p) {
+  return {report::progress_options(STDOUT_FILENO, p.plan.quiet || !p.group.leads(),
+                                   host::system_environment()),
+          report::fd_writer(STDOUT_FILENO), p.clock};
+}
+
+/// Makes the weights of all ranks rank 0's, after a look at whether they can be.
+void share_weights(const Group& group, const Network& network) {
+  if (group.size() == 1) return;
+  std::string outline;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : network.state()) {
+    outline += name + " " + graph::to_text(tensor.sizes().vec()) + "\n";
+    tensors.push_back(tensor);
+  }
+  const std::vector<std::string> all = group.gather(outline);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all.front()) continue;
+    throw diag::Error(diag::Exit::incompatible,
+                      "the model of rank " + std::to_string(rank) + " is not that of rank 0",
+                      "start all ranks with the same experiment file, data and version of runner");
+  }
+  group.broadcast(tensors);
+}
+
+/// The newest checkpoint as rank 0 reads it, so that no rank goes on from another one.
+std::optional<Snapshot> read_shared(const Process& p) {
+  std::optional<Snapshot> snapshot;
+  if (p.group.leads() && p.plan.resume_from) snapshot = read_checkpoint(*p.plan.resume_from);
+  return broadcast(p.group, snapshot);
+}
+
+/// What each rank does, for the run's manifest. Collective.
+Json describe_ranks(const Process& p) {
+  const auto share = [&p](std::int64_t samples) {
+    if (p.experiment.data.sampler == "replicated") return samples;
+    return samples_of(samples, p);
+  };
+  const Json mine = {{"rank", p.group.rank()},
+                     {"host", host::host_name()},
+                     {"device", device_text(p.root())},
+                     {"train_samples", share(p.plan.train_samples)},
+                     {"validation_samples", samples_of(p.plan.validation_samples, p)}};
+  Json ranks = Json::array();
+  for (const std::string& text : p.group.gather(mine.dump())) ranks.push_back(Json::parse(text));
+  return ranks;
+}
+
+int train(const Process& p) {
+  const plan::Plan& plan = p.plan;
+  const config::Experiment& experiment = p.experiment;
   const Parts parts(plan, experiment);
   auto train_part = parts.load(datasets::Part::train);
   const bool overfits = experiment.trainer.overfit_batches > 0;
@@ -280,52 +381,58 @@ int train(const plan::Plan& plan, const config::Experiment& experiment, const at
   if (validates && !overfits) validation_part = parts.load(datasets::Part::validation);
 
   const datasets::Spec spec = parts.spec();
-  const at::ScalarType dtype = make_precision(plan.precision, device)->dtype();
-  Network network = make_network(experiment, spec, dtype, device);
-  RunManifest manifest(plan, experiment, device, clock);
+  const at::ScalarType dtype = make_precision(plan.precision, p.root())->dtype();
+  Network network = make_network(experiment, spec, dtype, p.root());
+  share_weights(p.group, network);
+  std::optional<RunManifest> manifest;
+  const Json ranks = describe_ranks(p);
+  if (p.group.leads()) manifest.emplace(p, ranks);
 
-  std::optional<Snapshot> resume;
-  if (plan.resume_from) resume = read_checkpoint(*plan.resume_from);
-  for (const std::string& name :
-       store::CheckpointFolder(checkpoints_in(plan.run_folder)).clean_leftovers()) {
-    report::log::info("removed '" + name + "', left by a run that was killed");
+  const std::optional<Snapshot> resume = read_shared(p);
+  if (p.group.leads()) {
+    for (const std::string& name :
+         store::CheckpointFolder(checkpoints_in(plan.run_folder)).clean_leftovers()) {
+      report::log::info("removed '" + name + "', left by a run that was killed");
+    }
   }
 
   const auto samples = train_part.get();
   const auto validation = validation_part.valid() ? validation_part.get() : nullptr;
-  report::Progress progress(
-      report::progress_options(STDOUT_FILENO, plan.quiet, host::system_environment()),
-      report::fd_writer(STDOUT_FILENO), clock);
+  report::Progress progress = make_progress(p);
   const Training training{.plan = plan,
                           .experiment = experiment,
                           .spec = spec,
                           .train = *samples,
                           .validation = overfits && validates ? samples.get() : validation.get(),
                           .network = network,
-                          .device = device,
+                          .devices = p.devices,
+                          .group = p.group,
                           .progress = progress,
-                          .clock = clock,
-                          .signal = signal};
-  log_start(plan, device, resume ? resume->state.step : 0);
+                          .clock = p.clock,
+                          .signal = p.signal,
+                          .heartbeat = p.heartbeat,
+                          .attempt = std::atoll(variable("RUNNER_ATTEMPT").c_str())};
+  log_start(p, resume ? resume->state.step : 0);
   Outcome outcome;
   try {
     outcome = fit(training, resume);
   } catch (...) {
-    manifest.fail();
+    if (manifest) manifest->fail();
     throw;
   }
 
   const std::string monitor = experiment.checkpoint.monitor.value_or(plan.monitor.value_or(""));
-  manifest.finish(outcome, network, monitor, start);
+  if (manifest) manifest->finish(outcome, network, monitor, p.start);
   report::log::info("ended at step " + std::to_string(outcome.state.step) + " after " +
                     report::format_duration(host::Seconds(outcome.state.elapsed_seconds)) + ": " +
                     outcome.stopped);
-  print_summary(plan, outcome, monitor);
+  if (p.group.leads()) print_summary(plan, outcome, monitor);
   return outcome.signal == 0 ? 0 : 128 + outcome.signal;
 }
 
-int test(const plan::Plan& plan, const config::Experiment& experiment, const at::Device& device,
-         const std::atomic<int>& signal, host::Clock& clock) {
+int test(const Process& p) {
+  const plan::Plan& plan = p.plan;
+  const config::Experiment& experiment = p.experiment;
   if (!plan.resume_from) {
     throw diag::Error(diag::Exit::invalid, "a test needs a checkpoint");
   }
@@ -333,31 +440,38 @@ int test(const plan::Plan& plan, const config::Experiment& experiment, const at:
   const datasets::Spec spec = parts.spec();
   const auto part = spec.test_size > 0 ? datasets::Part::test : datasets::Part::validation;
   const auto samples = parts.load(part).get();
-  const auto precision = make_precision(plan.precision, device);
-  Network network = make_network(experiment, spec, precision->dtype(), device);
-  network.load_state(read_weights(*plan.resume_from));
+  const auto precision = make_precision(plan.precision, p.root());
+  Network network = make_network(experiment, spec, precision->dtype(), p.root());
+  if (p.group.leads()) network.load_state(read_weights(*plan.resume_from));
+  share_weights(p.group, network);
 
   const Loss loss = make_loss(experiment.loss.name, experiment.loss.options);
-  const auto strategy = make_single(loss, *precision);
-  strategy->setup(network);
-  const std::int64_t batch = experiment.data.eval_batch_size.value_or(experiment.data.batch_size);
+  const auto strategy = make_strategy({plan, experiment, loss, *precision, p.group, p.devices});
+  strategy->setup(network, {});
+  const std::int64_t batch =
+      experiment.data.eval_batch_size.value_or(experiment.data.batch_size) * p.group.size();
   Evaluator evaluator(*samples, spec,
                       {.batch_size = batch,
                        .batches = (samples->size() + batch - 1) / batch,
                        .threads = static_cast<int>(experiment.data.num_threads),
-                       .pinned = device.is_cuda()},
+                       .part = p.group.rank(),
+                       .parts = p.group.size(),
+                       .pinned = p.root().is_cuda()},
                       loss,
                       {.prefix = "test_",
                        .metrics = plan.metrics,
                        .binary = spec.binary,
-                       .device = device,
+                       .device = p.root(),
                        .dtype = precision->dtype()});
-  report::Progress progress(
-      report::progress_options(STDOUT_FILENO, plan.quiet, host::system_environment()),
-      report::fd_writer(STDOUT_FILENO), clock);
-  const auto figures = evaluator.run(*strategy, progress, signal);
+  report::Progress progress = make_progress(p);
+  Agreement agreement(p.group, p.signal, p.clock, [] { return false; });
+  const auto figures = evaluator.run(*strategy, progress, p.group, [&] {
+    agreement.tick();
+    return agreement.signal() != 0;
+  });
   progress.finish();
-  if (!figures) return 128 + signal.load();
+  if (!figures) return 128 + agreement.signal();
+  if (!p.group.leads()) return 0;
 
   Json json;
   json["checkpoint"] = *plan.resume_from;
@@ -381,11 +495,28 @@ int run_plan(const plan::Plan& plan, const std::atomic<int>& signal, host::Clock
              host::Seconds start) {
   const config::Experiment experiment = decode(plan);
   start_log(plan, experiment);
-  const at::Device device = prepare_device(plan);
+  std::vector<at::Device> devices = prepare_devices(plan);
   set_globals(experiment);
-  if (plan.mode == plan::Mode::test) return test(plan, experiment, device, signal, clock);
-  return train(plan, experiment, device, signal, clock, start);
+  host::Heartbeat* const heartbeat = find_heartbeat();
+  if (heartbeat != nullptr) heartbeat->phase.store(host::Phase::meeting);
+  Group group = connect(plan, devices.front());
+  const Process process{plan,  experiment, std::move(devices), std::move(group), signal,
+                        clock, start,      heartbeat};
+  const int status = plan.mode == plan::Mode::test ? test(process) : train(process);
+  process.enter(host::Phase::done);
+  return status;
 }
+
+namespace {
+
+FailureRecord of_exchange(const std::string& what) {
+  return {.message = "an exchange with the other ranks failed: " + what,
+          .help = "",
+          .exit = static_cast<int>(diag::Exit::failed),
+          .of_exchange = true};
+}
+
+}  // namespace
 
 FailureRecord describe_failure() {
   const std::string less_memory =
@@ -395,16 +526,20 @@ FailureRecord describe_failure() {
     throw;
   } catch (const diag::Error& error) {
     return {error.what(), error.help(), static_cast<int>(error.exit())};
+  } catch (const ExchangeError& error) {
+    return of_exchange(error.what());
   } catch (const c10::OutOfMemoryError& error) {
     return {std::string("the GPU's memory is full: ") + error.what_without_backtrace(),
             less_memory};
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
+    if (is_exchange_failure(text)) return of_exchange(text);
     const bool memory = text.find("DefaultCPUAllocator") != std::string::npos;
     return {memory ? "memory is full: " + text : text, memory ? less_memory : ""};
   } catch (const std::bad_alloc&) {
     return {"memory is full", less_memory};
   } catch (const std::exception& error) {
+    if (is_exchange_failure(error.what())) return of_exchange(error.what());
     return {error.what(), ""};
   } catch (...) {
     return {"an exception of unknown type", ""};

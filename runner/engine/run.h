@@ -22,6 +22,7 @@ struct FailureRecord {
   std::string message;
   std::string help;
   int exit = 1;
+  bool of_exchange = false;  ///< most likely the consequence of another rank's end
 };
 /// Of the exception being handled; to be called in a catch block. Without LibTorch's stack traces,
 /// and with its own words for memory that ran out.

@@ -1,46 +1,17 @@
 #include "runner/engine/strategy.h"
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-
-#include <utility>
+#include <stdexcept>
 
 namespace runner::engine {
 
-namespace {
-
-class Single : public Strategy {
- public:
-  Single(Loss loss, Precision& precision) : loss_(std::move(loss)), precision_(precision) {}
-
-  void setup(Network& network) override { network_ = &network; }
-
-  at::Tensor step(const MicroBatch& batch) override {
-    const at::Tensor outputs =
-        precision_.run([&] { return network_->forward(batch.inputs, /*training=*/true); });
-    const at::Tensor loss = loss_(outputs, batch.targets);
-    const at::Tensor shared = batch.share == 1 ? loss : loss * batch.share;
-    precision_.scale(shared).backward();
-    return loss.detach();
-  }
-
-  at::Tensor predict(const at::Tensor& inputs) override {
-    const at::NoGradGuard no_grad;
-    return precision_.run([&] { return network_->forward(inputs, /*training=*/false); });
-  }
-
-  void barrier() override {}
-
- private:
-  Loss loss_;
-  Precision& precision_;
-  Network* network_ = nullptr;
-};
-
-}  // namespace
-
-std::unique_ptr<Strategy> make_single(Loss loss, Precision& precision) {
-  return std::make_unique<Single>(std::move(loss), precision);
+std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options) {
+  const std::string& backend = options.plan.backend;
+  const bool alone = options.group.size() == 1 && options.devices.size() == 1;
+  if (alone && backend != "tpu") return make_single(options);
+  if (backend == "ddp" || backend == "horovod") return make_distributed(options);
+  if (backend == "dp" || backend == "ddp2") return make_data_parallel(options);
+  if (backend == "balanced") return make_balanced(options);
+  throw std::logic_error("backend '" + backend + "' has no strategy");
 }
 
 }  // namespace runner::engine

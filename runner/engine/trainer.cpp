@@ -5,15 +5,21 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <limits>
 #include <map>
+#include <new>
 
 #include "registry/value.h"
 #include "runner/components/component.h"
+#include "runner/config/fault.h"
 #include "runner/diag/error.h"
+#include "runner/engine/agreement.h"
 #include "runner/engine/loss_log.h"
 #include "runner/engine/optimizer.h"
 #include "runner/engine/strategy.h"
@@ -68,6 +74,56 @@ void set_generator_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
+/// Devices that a process splits each batch among.
+std::int64_t replicas(const plan::Plan& plan) {
+  return plan.backend == "balanced" ? 1 : plan.devices_per_process;
+}
+
+/// A seed of a rank's own, far from those that a person would write (SplitMix64).
+std::uint64_t rank_seed(std::int64_t seed, std::int64_t rank, std::int64_t step) {
+  if (rank == 0 && step == 0) return static_cast<std::uint64_t>(seed);
+  auto z = static_cast<std::uint64_t>(seed) +
+           static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15U +
+           static_cast<std::uint64_t>(step) * 0xD1B54A32D192ED03U;
+  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+  return (z ^ (z >> 31U)) >> 11U;
+}
+
+double mean(const std::vector<TrainingState::Losses>& all) {
+  double sum = 0;
+  std::int64_t weight = 0;
+  for (const TrainingState::Losses& losses : all) {
+    sum += losses.sum;
+    weight += losses.weight;
+  }
+  return weight == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(weight);
+}
+
+/// Fails as debug.fail asks.
+void commit(const config::Fault& fault) {
+  using How = config::Fault::How;
+  switch (fault.how) {
+    case How::raise:
+      throw diag::Error(diag::Exit::failed, "failed on demand (debug.fail)",
+                        "take debug.fail out of the experiment");
+    case How::kill:
+      raise(SIGKILL);
+      break;
+    case How::abort:
+      std::abort();
+    case How::exit:
+      std::_Exit(0);
+    case How::hang:
+      while (true) pause();
+    case How::stop:
+      raise(SIGSTOP);
+      break;
+    case How::memory:
+      throw std::bad_alloc();
+  }
+}
+
 /// One run of fit(): the state of training and what happens to it.
 class Fit {
  public:
@@ -82,13 +138,17 @@ class Fit {
   void end_epoch();
   void end_within_epoch();
 
+  /// A sign of life, before this rank waits for another.
+  void beat(host::Phase phase);
+  void fail_on_demand() const;
+
   // A step's parts.
   [[nodiscard]] double learning_rate() const;
   [[nodiscard]] bool prepare_gradients();
   void drop_gradients();
 
   // Ends.
-  [[nodiscard]] bool interrupted() const { return t_.signal.load(std::memory_order_relaxed) != 0; }
+  [[nodiscard]] bool interrupted() const { return agreement_.signal() != 0; }
   [[nodiscard]] std::optional<std::string> reason_to_stop() const;
   [[nodiscard]] bool minimum_done() const;
 
@@ -99,13 +159,22 @@ class Fit {
   void observe(const Figures& figures);
   /// Takes the monitored figure; true if this step is among the best to be kept.
   bool rank(const Figures& figures);
+  /// Of this rank's samples so far.
+  [[nodiscard]] double own_loss();
+  /// Of all ranks' samples. Collective.
   [[nodiscard]] double epoch_loss();
+  [[nodiscard]] std::vector<TrainingState::Losses> gather_losses();
   void append_row(const Figures& figures);
   [[nodiscard]] std::vector<std::string> columns() const;
   [[nodiscard]] report::MetricsCsv open_csv(bool resumed) const;
 
   // Checkpoints.
   void restore(const Snapshot& snapshot);
+  void restore_generators(const Snapshot& snapshot);
+  void report_changes();
+  [[nodiscard]] static std::string name_on(std::int64_t rank, const std::string& generator);
+  [[nodiscard]] std::vector<NamedTensor> gather_generators();
+  [[nodiscard]] std::vector<Strategy::NamedGenerator> generators() const;
   [[nodiscard]] WriterOptions writer_options() const;
   void save();
   void check_writer();
@@ -117,10 +186,16 @@ class Fit {
 
   const Training& t_;
   const config::Experiment& e_;
-  const std::int64_t batches_;  ///< of an epoch
-  const std::string monitor_;   ///< of the checkpoints; empty: none
+  const at::Device root_;
+  const bool leads_;
+  const bool shares_samples_;      ///< each rank has its share of a batch, not a batch of its own
+  const std::int64_t batch_size_;  ///< of all ranks together, or of each if they don't share
+  const std::int64_t batches_;     ///< of an epoch
+  const std::string monitor_;      ///< of the checkpoints; empty: none
   const bool monitor_max_;
 
+  Agreement agreement_;
+  std::optional<config::Fault> fault_;
   std::unique_ptr<Precision> precision_;
   std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -156,16 +231,28 @@ class Fit {
 Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
     : t_(training),
       e_(training.experiment),
+      root_(training.devices.front()),
+      leads_(training.group.leads()),
+      shares_samples_(e_.data.sampler != "replicated"),
+      batch_size_(training.plan.batch_size * replicas(training.plan) *
+                  (shares_samples_ ? training.group.size() : 1)),
       batches_(training.plan.batches_per_epoch),
       monitor_(e_.checkpoint.monitor.value_or(training.plan.monitor.value_or(""))),
       monitor_max_(maximises(e_.checkpoint.mode, monitor_)),
-      precision_(make_precision(t_.plan.precision, t_.device)),
-      losses_(t_.device) {
+      agreement_(training.group, training.signal, training.clock,
+                 [this] {
+                   return t_.plan.max_seconds &&
+                          elapsed() >= static_cast<double>(*t_.plan.max_seconds);
+                 }),
+      precision_(make_precision(t_.plan.precision, root_)),
+      losses_(root_) {
   const Loss loss = make_loss(e_.loss.name, e_.loss.options);
-  strategy_ = make_single(loss, *precision_);
+  strategy_ = make_strategy({t_.plan, e_, loss, *precision_, t_.group, t_.devices});
+  if (e_.debug.fail) fault_ = config::parse_fault(*e_.debug.fail);
   optimizer_ = make_optimizer(e_.optimizer.name, e_.optimizer.options, t_.network.parameters());
   base_lr_ =
       static_cast<const components::Optimizer*>(e_.optimizer.entry)->lr(e_.optimizer.options);
+  if (e_.trainer.scale_lr) base_lr_ *= static_cast<double>(t_.group.size());
   state_.lr = base_lr_;
 
   scheduler_ = static_cast<const components::Scheduler*>(e_.scheduler.entry);
@@ -180,31 +267,45 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
                            maximises(e_.early_stopping.mode, early_monitor_));
   }
 
+  // Each rank drops other units.
+  if (!leads_) at::manual_seed(rank_seed(e_.general.seed, t_.group.rank(), 0));
   state_.threads = at::get_num_threads();
   if (resume) restore(*resume);
-  strategy_->setup(t_.network);
+  state_.batch_size = batch_size_;
+  state_.losses.assign(static_cast<std::size_t>(t_.group.size()), {});
+  strategy_->setup(t_.network, {state_.buckets});
+  if (resume) restore_generators(*resume);
 
   loader_.emplace(t_.train, t_.spec, train_loading(), state_.epoch, state_.batch);
-  feed_.emplace(*loader_, t_.device, precision_->dtype());
+  feed_.emplace(*loader_, root_, precision_->dtype());
   if (t_.validation != nullptr && t_.plan.validation_batches > 0) {
     evaluator_.emplace(*t_.validation, t_.spec, validation_loading(), loss,
                        Evaluator::Options{.prefix = "val_",
                                           .metrics = t_.plan.metrics,
                                           .binary = t_.spec.binary,
-                                          .device = t_.device,
+                                          .device = root_,
                                           .dtype = precision_->dtype()});
   }
+  if (!leads_) return;
   csv_.emplace(open_csv(resume.has_value()));
   writer_.emplace(writer_options(), t_.files);
 }
 
 LoaderOptions Fit::train_loading() const {
-  return {.batch_size = e_.data.batch_size,
-          .batches = batches_,
-          .shuffle = e_.data.shuffle && e_.trainer.overfit_batches == 0,
-          .seed = e_.general.seed,
-          .threads = static_cast<int>(e_.data.num_threads),
-          .pinned = t_.device.is_cuda()};
+  LoaderOptions loading{.batch_size = batch_size_,
+                        .batches = batches_,
+                        .shuffle = e_.data.shuffle && e_.trainer.overfit_batches == 0,
+                        .seed = e_.general.seed,
+                        .threads = static_cast<int>(e_.data.num_threads),
+                        .part = t_.group.rank(),
+                        .parts = t_.group.size(),
+                        .pinned = root_.is_cuda()};
+  if (!shares_samples_) {
+    loading.seed = static_cast<std::int64_t>(rank_seed(e_.general.seed, t_.group.rank(), 0));
+    loading.part = 0;
+    loading.parts = 1;
+  }
+  return loading;
 }
 
 LoaderOptions Fit::validation_loading() const {
@@ -212,7 +313,10 @@ LoaderOptions Fit::validation_loading() const {
   loading.shuffle = false;
   // A run that overfits validates on the very batches that it trains on.
   if (e_.trainer.overfit_batches > 0) return loading;
-  loading.batch_size = e_.data.eval_batch_size.value_or(e_.data.batch_size);
+  loading.batch_size =
+      e_.data.eval_batch_size.value_or(e_.data.batch_size) * replicas(t_.plan) * t_.group.size();
+  loading.part = t_.group.rank();
+  loading.parts = t_.group.size();
   loading.batches = t_.plan.validation_batches;
   return loading;
 }
@@ -232,13 +336,16 @@ Outcome Fit::run() {
   const host::Seconds loop_time = t_.clock.now() - start_;
 
   if (interrupted() && !state_.finished && !saved_) save();
-  csv_->sync();
-  writer_->wait();
-  check_writer();
+  if (leads_) {
+    beat(host::Phase::saving);
+    csv_->sync();
+    writer_->wait();
+    check_writer();
+  }
   t_.progress.finish();
 
   Outcome outcome;
-  outcome.signal = state_.finished ? 0 : t_.signal.load();
+  outcome.signal = state_.finished ? 0 : agreement_.signal();
   outcome.stopped = state_.finished.value_or("stopped by signal " + std::to_string(outcome.signal));
   state_.elapsed_seconds = elapsed();
   outcome.state = state_;
@@ -249,8 +356,10 @@ Outcome Fit::run() {
     if (!std::filesystem::exists(path)) return std::nullopt;
     return path;
   };
-  if (state_.best) outcome.best_checkpoint = path_if_there(state_.best->step);
-  outcome.last_checkpoint = path_if_there(state_.step);
+  if (leads_) {
+    if (state_.best) outcome.best_checkpoint = path_if_there(state_.best->step);
+    outcome.last_checkpoint = path_if_there(state_.step);
+  }
   outcome.steps_here = state_.step - first_step_;
   outcome.samples_here = state_.samples - first_sample_;
   outcome.first_step = first_step_time_;
@@ -259,6 +368,7 @@ Outcome Fit::run() {
 }
 
 void Fit::run_epoch() {
+  agreement_.tick();
   if (state_.batch == 0 && !state_.validation_due) {
     if (const auto reason = reason_to_stop()) {
       state_.finished = reason;
@@ -274,6 +384,7 @@ void Fit::run_epoch() {
   t_.progress.begin_epoch(state_.epoch + 1, (state_.batch + accumulate - 1) / accumulate);
   if (state_.validation_due) after_step();
   while (state_.batch < batches_) {
+    agreement_.tick();
     if (interrupted()) return;
     if (reason_to_stop()) {
       end_within_epoch();
@@ -289,18 +400,23 @@ void Fit::train_step() {
   const std::int64_t group = std::min(e_.trainer.accumulate, batches_ - state_.batch);
   std::int64_t samples = 0;
   for (std::int64_t i = 0; i < group; ++i) samples += loader_->batch_size(state_.batch + i);
+  if (!shares_samples_) samples *= t_.group.size();
+  if (fault_) fail_on_demand();
 
   state_.lr = learning_rate();
   const bool wants_loss = e_.logger.every_n_steps.has_value();
   step_loss_ = 0;
   for (std::int64_t i = 0; i < group; ++i) {
     const Batch batch = feed_->next();
-    const double share = static_cast<double>(batch.size()) / static_cast<double>(samples);
-    const at::Tensor loss =
-        strategy_->step({batch.inputs, batch.targets, group == 1 ? 1.0 : share, i + 1 == group});
+    beat(host::Phase::training);
+    // Ranks average their gradients, so a rank's share counts as many times as there are ranks.
+    const double share =
+        static_cast<double>(batch.samples * t_.group.size()) / static_cast<double>(samples);
+    const at::Tensor loss = strategy_->step({batch.inputs, batch.targets, share, i + 1 == group});
     // With loss scaling an infinite loss only lowers the scale; it must not count.
-    if (!precision_->scales() || std::isfinite(loss.item<double>())) {
-      losses_.add(loss, batch.size(), {state_.step + 1, state_.epoch + 1, state_.batch + i + 1});
+    const bool counts = !precision_->scales() || std::isfinite(loss.item<double>());
+    if (counts && batch.samples > 0) {
+      losses_.add(loss, batch.samples, {state_.step + 1, state_.epoch + 1, state_.batch + i + 1});
     }
     if (wants_loss) step_loss_ += share * loss.item<double>();
   }
@@ -358,8 +474,12 @@ void Fit::after_step() {
     return n && state_.step % *n == 0;
   };
   if (!state_.validation_due) {
-    t_.progress.step([&] { return epoch_loss(); });
-    if (every(e_.logger.every_n_steps)) append_row({{"step_loss", step_loss_}});
+    t_.progress.step([&] { return own_loss(); });
+    if (every(e_.logger.every_n_steps)) {
+      const at::Tensor loss = at::full({1}, step_loss_, at::kDouble);
+      t_.group.sum(loss);
+      append_row({{"step_loss", loss.item<double>() / static_cast<double>(t_.group.size())}});
+    }
   }
   save_due_ = save_due_ || every(e_.checkpoint.every_n_steps);
   state_.validation_due =
@@ -435,9 +555,7 @@ std::optional<std::string> Fit::reason_to_stop() const {
     return early_monitor_ + " has not improved for " +
            report::format_count(*e_.early_stopping.patience, "validation");
   }
-  if (t_.plan.max_seconds && elapsed() >= static_cast<double>(*t_.plan.max_seconds)) {
-    return "trainer.max_time is over";
-  }
+  if (agreement_.is_over()) return "trainer.max_time is over";
   return std::nullopt;
 }
 
@@ -448,14 +566,43 @@ bool Fit::minimum_done() const {
 
 // ---- figures
 
-double Fit::epoch_loss() {
+double Fit::own_loss() {
   losses_.flush();
-  if (losses_.weight() == 0) return std::numeric_limits<double>::quiet_NaN();
-  return losses_.sum() / static_cast<double>(losses_.weight());
+  return mean({{losses_.sum(), losses_.weight()}});
+}
+
+double Fit::epoch_loss() { return mean(gather_losses()); }
+
+std::vector<TrainingState::Losses> Fit::gather_losses() {
+  losses_.flush();
+  std::vector<TrainingState::Losses> all;
+  const at::Tensor mine =
+      at::tensor({losses_.sum(), static_cast<double>(losses_.weight())}, at::kDouble);
+  for (const at::Tensor& theirs : t_.group.gather(mine)) {
+    all.push_back({theirs[0].item<double>(), static_cast<std::int64_t>(theirs[1].item<double>())});
+  }
+  return all;
 }
 
 std::optional<Figures> Fit::validate() {
-  return evaluator_->run(*strategy_, t_.progress, t_.signal);
+  return evaluator_->run(*strategy_, t_.progress, t_.group, [this] {
+    beat(host::Phase::validating);
+    agreement_.tick();
+    return interrupted();
+  });
+}
+
+void Fit::beat(host::Phase phase) {
+  if (t_.heartbeat == nullptr) return;
+  t_.heartbeat->step.store(state_.step + 1, std::memory_order_relaxed);
+  t_.heartbeat->phase.store(phase, std::memory_order_relaxed);
+  t_.heartbeat->beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Fit::fail_on_demand() const {
+  const bool is_now = fault_->rank == t_.group.rank() && fault_->step == state_.step + 1 &&
+                      t_.attempt < fault_->attempts;
+  if (is_now) commit(*fault_);
 }
 
 void Fit::log_figures(const Figures& figures) const {
@@ -503,7 +650,7 @@ void Fit::append_row(const Figures& figures) {
     if (name != "step_loss") last_figures_[name] = value;
   }
   row.push_back({"lr", state_.lr});
-  csv_->append(row);
+  if (leads_) csv_->append(row);
 }
 
 std::vector<std::string> Fit::columns() const {
@@ -537,19 +684,88 @@ void Fit::restore(const Snapshot& snapshot) {
                       ": sums may differ in their last bits from an uninterrupted run's");
     state_.threads = at::get_num_threads();
   }
+  report_changes();
   t_.network.load_state(snapshot.weights);
   optimizer_->load_state(state_.optimizer_steps, snapshot.optimizer);
   precision_->restore(state_.precision);
-  losses_.reset(state_.loss_sum, state_.loss_weight);
   if (plateau_ && state_.plateau) plateau_->restore(*state_.plateau);
   if (early_stopper_ && state_.early_stopper) {
     early_stopper_->restore(*state_.early_stopper);
     early_stop_ = state_.early_stopper->bad_checks >= *e_.early_stopping.patience;
   }
-  for (const auto& [name, tensor] : snapshot.generators) {
-    if (name == kCpuGenerator) set_generator_state(cpu_generator(), tensor);
-    if (name == kDeviceGenerator && !t_.device.is_cpu()) {
-      set_generator_state(at::globalContext().defaultGenerator(t_.device), tensor);
+}
+
+/// Says what another number of processes changes, and places the run within it.
+void Fit::report_changes() {
+  const int before = state_.world_size();
+  const int now = t_.group.size();
+  if (before == now && state_.batch_size == batch_size_) {
+    const auto& own = state_.losses[static_cast<std::size_t>(t_.group.rank())];
+    losses_.reset(own.sum, own.weight);
+    return;
+  }
+  // The sums so far are nobody's in particular; rank 0 takes them.
+  TrainingState::Losses all;
+  for (const TrainingState::Losses& losses : state_.losses) {
+    all.sum += losses.sum;
+    all.weight += losses.weight;
+  }
+  if (leads_) losses_.reset(all.sum, all.weight);
+  const std::int64_t seen = state_.batch * state_.batch_size;
+  state_.batch = std::min(seen / batch_size_, batches_ - 1);
+  state_.batch -= state_.batch % e_.trainer.accumulate;
+  state_.buckets.clear();
+  if (!leads_) return;
+  std::string text = "the run used " + report::format_count(before, "process") +
+                     " and goes on with " + std::to_string(now) + ": a step takes " +
+                     std::to_string(batch_size_) + " samples instead of " +
+                     std::to_string(state_.batch_size) +
+                     ", and results are no longer those of an uninterrupted run to the bit";
+  if (const std::int64_t again = seen - state_.batch * batch_size_; again > 0) {
+    text += "; " + report::format_count(again, "sample") + " of this epoch " +
+            (again == 1 ? "comes" : "come") + " a second time";
+  }
+  report::log::warn(text);
+  t_.progress.message("warning: " + text);
+}
+
+std::vector<Strategy::NamedGenerator> Fit::generators() const {
+  std::vector<Strategy::NamedGenerator> all{{kCpuGenerator, cpu_generator()}};
+  if (!root_.is_cpu()) {
+    for (std::size_t i = 0; i < t_.devices.size(); ++i) {
+      all.emplace_back(i == 0 ? kDeviceGenerator : kDeviceGenerator + ("-" + std::to_string(i)),
+                       at::globalContext().defaultGenerator(t_.devices[i]));
+    }
+  }
+  for (auto& own : strategy_->generators()) all.push_back(std::move(own));
+  return all;
+}
+
+std::string Fit::name_on(std::int64_t rank, const std::string& generator) {
+  return rank == 0 ? generator : generator + "." + std::to_string(rank);
+}
+
+std::vector<NamedTensor> Fit::gather_generators() {
+  std::vector<NamedTensor> all;
+  for (const auto& [name, generator] : generators()) {
+    const std::vector<at::Tensor> states = t_.group.gather(generator_state(generator));
+    for (std::size_t rank = 0; rank < states.size(); ++rank) {
+      all.push_back({name_on(static_cast<std::int64_t>(rank), name), states[rank]});
+    }
+  }
+  return all;
+}
+
+void Fit::restore_generators(const Snapshot& snapshot) {
+  std::map<std::string, at::Tensor> saved;
+  for (const auto& [name, tensor] : snapshot.generators) saved[name] = tensor;
+  for (const auto& [name, generator] : generators()) {
+    const auto state = saved.find(name_on(t_.group.rank(), name));
+    if (state != saved.end()) {
+      set_generator_state(generator, state->second);
+    } else {
+      at::Generator fresh = generator;
+      fresh.set_current_seed(rank_seed(e_.general.seed, t_.group.rank(), state_.step));
     }
   }
 }
@@ -576,10 +792,15 @@ WriterOptions Fit::writer_options() const {
 }
 
 void Fit::save() {
-  losses_.flush();
+  beat(host::Phase::saving);
+  strategy_->sync();
+  state_.losses = gather_losses();
+  std::vector<NamedTensor> generator_states = gather_generators();
+  save_due_ = false;
+  saved_ = true;
+  if (!leads_) return;
   csv_->flush();
-  state_.loss_sum = losses_.sum();
-  state_.loss_weight = losses_.weight();
+  state_.buckets = strategy_->state().buckets;
   state_.elapsed_seconds = elapsed();
   state_.csv_bytes = csv_->last_row_start();
   state_.csv_row = csv_->last_row();
@@ -591,20 +812,14 @@ void Fit::save() {
   Snapshot snapshot{.state = state_,
                     .weights = copy_to_cpu(t_.network.state()),
                     .optimizer = copy_to_cpu(optimizer_->state()),
-                    .generators = {{kCpuGenerator, generator_state(cpu_generator())}},
+                    .generators = std::move(generator_states),
                     .metrics = step_figures_};
-  if (!t_.device.is_cpu()) {
-    snapshot.generators.push_back(
-        {kDeviceGenerator, generator_state(at::globalContext().defaultGenerator(t_.device))});
-  }
   std::set<std::int64_t> wanted;
   for (const Ranked& r : state_.ranking) wanted.insert(r.step);
   std::optional<std::int64_t> best;
   if (!state_.ranking.empty()) best = state_.ranking.front().step;
   report::log::debug("step " + std::to_string(state_.step) + ": a checkpoint is to be written");
   writer_->submit(std::move(snapshot), std::move(wanted), best);
-  save_due_ = false;
-  saved_ = true;
   check_writer();
 }
 

@@ -13,6 +13,7 @@
 #include "runner/engine/run.h"
 #include "runner/engine/signals.h"
 #include "runner/host/clock.h"
+#include "runner/host/process.h"
 #include "runner/plan/plan.h"
 #include "runner/report/log.h"
 
@@ -42,13 +43,12 @@ void report_failure(const FailureRecord& failure) {
     if (!failure.help.empty()) std::cerr << "help: " << failure.help << '\n';
     return;
   }
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   nlohmann::json record = {{"message", failure.message},
                            {"help", failure.help},
                            {"exit", failure.exit},
                            {"rank", std::atoi(variable("RANK").c_str())},
-                           {"host", host}};
+                           {"host", runner::host::host_name()},
+                           {"kind", failure.of_exchange ? "collective" : "own"}};
   std::ofstream(path) << record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
                       << '\n';
 }

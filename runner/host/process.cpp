@@ -1,6 +1,9 @@
 #include "runner/host/process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <sstream>
 #include <string_view>
@@ -105,6 +108,11 @@ std::optional<std::string> git_commit(const fs::path& folder, const Files& files
   if (const auto other = read(files, *git / "commondir")) common = *git / *other;
   if (auto commit = as_commit(read(files, common / *ref))) return commit;
   return packed_ref(files, common / "packed-refs", *ref);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 std::string boot_id(const Files& files) {

@@ -25,6 +25,9 @@ namespace runner::host {
 [[nodiscard]] std::optional<std::string> git_commit(const std::filesystem::path& folder,
                                                     const Files& files = system_files());
 
+/// This machine's name, as it is set; empty if the kernel doesn't tell.
+[[nodiscard]] std::string host_name();
+
 /// Differs between any two boots of any two machines; empty if the kernel doesn't tell.
 [[nodiscard]] std::string boot_id(const Files& files = system_files());
 

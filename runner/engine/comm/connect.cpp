@@ -1,0 +1,69 @@
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "runner/diag/error.h"
+#include "runner/engine/comm/backends.h"
+#include "runner/engine/comm/group.h"
+#include "runner/host/environment.h"
+
+namespace runner::engine {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// The launcher ends a run whose ranks wait for longer than the plan allows, and knows who is
+/// missing; an exchange by itself gives up later.
+constexpr auto kAfterLauncher = seconds(30);
+
+std::string need(const char* name) {
+  const auto value = host::system_environment().get(name);
+  if (!value || value->empty()) {
+    throw diag::Error(diag::Exit::invalid, std::string(name) + " is not set",
+                      "runner starts runner-worker, people don't");
+  }
+  return *value;
+}
+
+int need_number(const char* name) { return std::atoi(need(name).c_str()); }
+
+c10::intrusive_ptr<c10d::Store> open_store(int rank, int size, milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(need_number("MASTER_PORT"));
+  options.isServer = rank == 0;
+  options.numWorkers = static_cast<std::size_t>(size);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  if (rank == 0) options.masterListenFd = need_number("RUNNER_STORE_FD");
+  auto store = c10::make_intrusive<c10d::TCPStore>(need("MASTER_ADDR"), options);
+  return c10::make_intrusive<c10d::PrefixStore>(need("RUNNER_STORE_PREFIX"), std::move(store));
+}
+
+}  // namespace
+
+Group connect(const plan::Plan& plan, const at::Device& device) {
+  if (plan.world_size == 1) return {};
+  const milliseconds at_start = seconds(plan.start_timeout_seconds) + kAfterLauncher;
+  try {
+    const int rank = need_number("RANK");
+    const auto size = static_cast<int>(plan.world_size);
+    const BackendOptions options{.store = open_store(rank, size, at_start),
+                                 .rank = rank,
+                                 .size = size,
+                                 .address = need("RUNNER_ADDRESS"),
+                                 .timeout = seconds(plan.timeout_seconds) + kAfterLauncher};
+    auto processes = c10::make_intrusive<c10d::ProcessGroup>(options.store, rank, size);
+    using Type = c10d::ProcessGroup::BackendType;
+    processes->setBackend(c10::DeviceType::CPU, Type::GLOO, make_gloo(options));
+    processes->setDefaultBackend(Type::GLOO);
+    (void)device;
+    return Group(std::move(processes));
+  } catch (const c10::Error& error) {
+    throw ExchangeError(error.what_without_backtrace());
+  }
+}
+
+}  // namespace runner::engine
