@@ -31,14 +31,6 @@ void report_unused_sections(const config::Experiment& experiment, diag::Sink& si
                  .help = {},
                  .key = section});
   }
-  if (experiment.trainer.max_restarts > 0) {
-    sink.report({.code = diag::Code::section_without_effect,
-                 .message = "max_restarts is checked, and this version restarts nothing",
-                 .at = experiment.at("trainer.max_restarts"),
-                 .notes = {},
-                 .help = "`runner --resume RUN` goes on after a failure",
-                 .key = "trainer.max_restarts"});
-  }
 }
 
 bool on_one_line(const diag::Span& a, const diag::Span& b) {

@@ -7,7 +7,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "runner/check/executable.h"
 #include "runner/cli/commands.h"
 #include "runner/cli/judged.h"
 #include "runner/cli/options.h"
@@ -49,11 +48,6 @@ bool judge_here(const fs::path& file, std::span<const config::Override> override
   if (fine) return true;
   std::cerr << judged.sink.errors() << (judged.sink.errors() == 1 ? " error\n" : " errors\n");
   return false;
-}
-
-void need_executable(const check::Verdict& verdict) {
-  if (const auto reason = check::not_yet_executable(verdict))
-    throw diag::Error(diag::Exit::machine, *reason);
 }
 
 fs::path worker_path() { return host::self_exe_folder() / "runner-worker"; }
@@ -277,7 +271,6 @@ int resume(const fs::path& run, Judged& judged, const Options& options) {
     throw diag::Error(diag::Exit::failed, "'" + run.string() + "' has no checkpoint to resume from",
                       "start the experiment again: runner " + (run / kConfig).string());
   }
-  need_executable(*judged.verdict);
   need_worker();
   plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
   plan.run_folder = run.string();
@@ -320,7 +313,6 @@ int run_command(const Options& options) {
                   judged))
     return static_cast<int>(judged.sink.exit());
   const config::Experiment& experiment = *judged.experiment;
-  need_executable(*judged.verdict);
   if (experiment.checkpoint.resume == "auto") {
     if (const auto run = unfinished_run(experiment.general)) {
       Judged stored;
@@ -371,7 +363,6 @@ int test_command(const Options& options) {
   Judged judged;
   if (!judge_here(run / kConfig, options.overrides, base_of(run), Warnings::hidden, judged))
     return static_cast<int>(judged.sink.exit());
-  need_executable(*judged.verdict);
   need_worker();
   const store::CheckpointFolder folder(run / kCheckpoints);
   std::optional<fs::path> checkpoint;
