@@ -21,9 +21,9 @@ enum class Starter { nobody, hand, torchrun, variables, slurm, open_mpi, mpi };
 
 /// --node-rank, --master-addr, --master-port.
 struct ByHand {
-  std::optional<std::int64_t> node_rank;
-  std::optional<std::string> master_addr;
-  std::optional<std::int64_t> master_port;
+  std::optional<std::int64_t> node_rank = {};
+  std::optional<std::string> master_addr = {};
+  std::optional<std::int64_t> master_port = {};
 };
 
 /// Throws diag::Error (invalid) unless the flags that are given are a node's number, a host and a
