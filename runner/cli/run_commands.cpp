@@ -16,7 +16,8 @@
 #include "runner/host/gpu_picker.h"
 #include "runner/host/machine.h"
 #include "runner/host/process.h"
-#include "runner/launch/local.h"
+#include "runner/launch/supervisor.h"
+#include "runner/launch/write.h"
 #include "runner/plan/make.h"
 #include "runner/report/terminal.h"
 #include "runner/store/checkpoint.h"
@@ -234,7 +235,7 @@ int execute(const plan::Plan& plan) {
     std::cout << plan::print(plan, report::terminal_width(STDOUT_FILENO)) << "\n";
     std::cout.flush();
   }
-  const launch::Outcome outcome = launch::run_local(plan, worker_path());
+  const launch::Outcome outcome = launch::run_alone(plan, worker_path());
   if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
   if (plan.mode != plan::Mode::fit) return outcome.exit_status;
   if (outcome.exit_status != 0) close_manifest(plan.run_folder, outcome.exit_status);
