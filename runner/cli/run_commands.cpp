@@ -34,8 +34,9 @@ enum class Warnings { shown, hidden };
 /// Reads and judges for this machine; prints what is wrong and says whether it can go on. The
 /// warnings of a stored configuration were shown when its run began.
 bool judge_here(const fs::path& file, std::span<const config::Override> overrides,
-                const fs::path& base, Warnings warnings, Judged& judged) {
+                const Options& options, const fs::path& base, Warnings warnings, Judged& judged) {
   Surroundings here;
+  here.by_hand = options.by_hand;
   here.here = true;
   here.base = base;
   judge_file(file, overrides, here, judged);
@@ -304,8 +305,8 @@ int run_command(const Options& options) {
         "`runner --check` takes several files");
   }
   Judged judged;
-  if (!judge_here(options.files.front(), options.overrides, fs::current_path(), Warnings::shown,
-                  judged))
+  if (!judge_here(options.files.front(), options.overrides, options, fs::current_path(),
+                  Warnings::shown, judged))
     return static_cast<int>(judged.sink.exit());
   const config::Experiment& experiment = *judged.experiment;
   plan::Plan plan = draft(judged, plan::Mode::fit, options);
@@ -333,7 +334,7 @@ int run_command(const Options& options) {
 int resume_command(const Options& options) {
   const fs::path run = run_folder_of(options.argument);
   Judged stored;
-  if (!judge_here(run / kConfig, {}, base_of(run), Warnings::hidden, stored))
+  if (!judge_here(run / kConfig, {}, options, base_of(run), Warnings::hidden, stored))
     return static_cast<int>(stored.sink.exit());
   const bool changed = !options.files.empty() || !options.overrides.empty();
   if (!changed) {
@@ -343,7 +344,7 @@ int resume_command(const Options& options) {
   refuse_other_components(*stored.experiment, options.overrides);
   Judged today;
   const fs::path file = options.files.empty() ? run / kConfig : fs::path(options.files.front());
-  if (!judge_here(file, options.overrides, base_of(run), Warnings::hidden, today))
+  if (!judge_here(file, options.overrides, options, base_of(run), Warnings::hidden, today))
     return static_cast<int>(today.sink.exit());
   report_differences(differences(*stored.experiment, *today.experiment));
   return resume(run, today, options);
@@ -358,7 +359,8 @@ int test_command(const Options& options) {
   }
   const fs::path run = run_folder_of(options.argument);
   Judged judged;
-  if (!judge_here(run / kConfig, options.overrides, base_of(run), Warnings::hidden, judged))
+  if (!judge_here(run / kConfig, options.overrides, options, base_of(run), Warnings::hidden,
+                  judged))
     return static_cast<int>(judged.sink.exit());
   plan::Plan plan = draft(judged, plan::Mode::test, options);
   need_worker(plan);

@@ -27,7 +27,8 @@ int ask_store(const std::vector<std::string>& arguments) {
   const std::string& verb = arguments[3];
   const std::string& key = arguments[4];
   if (verb == "set") {
-    store.set(key, arguments.at(5));
+    const std::string& value = arguments.at(5);
+    store.set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
     return 0;
   }
   if (!store.check({key})) return kNo;
