@@ -541,6 +541,7 @@ class Follower {
         limit_(std::chrono::seconds(job.plan.start_timeout_seconds)) {}
 
   Outcome run() {
+    look();  // the start may have come with the end of the meeting
     while (!outcome_) {
       wait(hands_, &meeting_, static_cast<int>(kLook.count()));
       look();
