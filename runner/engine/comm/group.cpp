@@ -114,4 +114,15 @@ void Group::barrier() const {
   sum(at::zeros({1}, at::kInt));
 }
 
+void Group::leave() const {
+  if (size_ == 1) return;
+  try {
+    processes_->shutdown();
+  } catch (const c10::Error& error) {
+    throw ExchangeError(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw ExchangeError(error.what());
+  }
+}
+
 }  // namespace runner::engine
