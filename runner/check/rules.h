@@ -35,6 +35,10 @@ struct Facts {
   std::int64_t mig_slices = 0;  ///< in CUDA_VISIBLE_DEVICES
   bool in_slurm_step = false;
   std::string communication = "auto";
+  std::string gradient_compression = "none";
+  bool find_unused_parameters = false;
+  bool scale_lr = false;
+  bool replicated_samples = false;
   bool sync_batchnorm = false;
   bool deterministic = false;
   bool benchmark = false;
@@ -88,6 +92,11 @@ struct Facts {
   /// On each node: GPUs, or processes that stand in for them.
   [[nodiscard]] std::int64_t devices() const { return gpus > 0 ? gpus : num_processes.value_or(1); }
   [[nodiscard]] bool on_gpu() const { return gpus > 0 || gpus_unknown; }
+  /// True if it is certain that the run is one process.
+  [[nodiscard]] bool one_process() const {
+    const bool many_possible = backend.empty() || backend == "ddp" || backend == "horovod";
+    return num_nodes == 1 && !(many_possible && (gpus_unknown || devices() > 1));
+  }
   /// True if it is certain that a node works with one device.
   [[nodiscard]] bool one_device() const { return !gpus_unknown && devices() == 1; }
 };
