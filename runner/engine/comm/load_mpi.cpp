@@ -46,12 +46,11 @@ c10::intrusive_ptr<c10d::Backend> make_mpi(const BackendOptions& options,
                                            const std::filesystem::path& folder) {
   auto backend = mpi::load(folder).join(options.timeout);
   if (backend->getRank() != options.rank || backend->getSize() != options.size) {
-    throw diag::Error(diag::Exit::invalid,
-                      "this process is " + place(options.rank, options.size) +
-                          " in the plan and " + place(backend->getRank(), backend->getSize()) +
-                          " for MPI",
-                      "start all ranks with MPI: mpirun -np " + std::to_string(options.size) +
-                          " runner …");
+    throw diag::Error(
+        diag::Exit::invalid,
+        "this process is " + place(options.rank, options.size) + " in the plan and " +
+            place(backend->getRank(), backend->getSize()) + " for MPI",
+        "start all ranks with MPI: mpirun -np " + std::to_string(options.size) + " runner …");
   }
   return backend;
 }

@@ -59,7 +59,7 @@ std::byte* address(const at::Tensor& tensor, std::int64_t item) {
          item * static_cast<std::int64_t>(tensor.element_size());
 }
 
-/// MPI's reduction of a type that MPI doesn't know.
+/// A reduction of our own.
 template <at::ScalarType kType, Reduction kReduction>
 void combine(void* in, void* in_out, int* count, MPI_Datatype* /*type*/) {
   // ATen starts threads for more than this, and the threads have a backward pass to compute.
@@ -85,8 +85,10 @@ void combine(void* in, void* in_out, int* count, MPI_Datatype* /*type*/) {
 class Names {
  public:
   Names() {
-    add<at::kHalf>();
+    add<at::kHalf>();  // MPI doesn't know it
     add<at::kBFloat16>();
+    add<at::kByte>();  // Open MPI 4.1 has sums stop at 255 if it adds vectors, and wrap if it
+                       // doesn't
   }
   void free() {
     for (auto& [key, op] : own_) MPI_Op_free(&op);
@@ -108,8 +110,7 @@ class Names {
       case at::kBFloat16:
         return MPI_UINT16_T;
       default:
-        throw std::runtime_error(std::string("MPI_Allreduce: tensors of ") + c10::toString(dtype) +
-                                 " can't be reduced");
+        TORCH_CHECK(false, "MPI_Allreduce: tensors of ", dtype, " can't be reduced");
     }
   }
 
@@ -124,7 +125,7 @@ class Names {
       case Reduction::MAX:
         return MPI_MAX;
       default:
-        throw std::runtime_error("MPI_Allreduce: can sum, average, and find the least or largest");
+        TORCH_CHECK(false, "MPI_Allreduce: can sum, average, and find the least or largest");
     }
   }
 
@@ -230,10 +231,12 @@ class Caller : public std::enable_shared_from_this<Caller> {
     changed_.notify_one();
   }
 
+  [[nodiscard]] const Names& names() const { return *names_; }
+
   // What follows is for jobs.
 
-  /// Returns when all ranks have come here. MPI's own exchanges wait in a busy loop and without end;
-  /// here the wait leaves the processor to a backward pass, and gives up.
+  /// Returns when all ranks have come here. MPI's own exchanges wait in a busy loop and without
+  /// end; here the wait leaves the processor to a backward pass, and gives up.
   void meet(const char* call) {
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(MPI_COMM_WORLD, &request), "MPI_Ibarrier");
@@ -254,7 +257,6 @@ class Caller : public std::enable_shared_from_this<Caller> {
       }
     }
   }
-  [[nodiscard]] const Names& names() const { return *names_; }
   void finalize() {
     names_->free();
     check(MPI_Finalize(), "MPI_Finalize");
@@ -331,8 +333,9 @@ class Caller : public std::enable_shared_from_this<Caller> {
   std::deque<Job> jobs_;
   bool dismissed_ = false;
 
+  std::optional<Names> names_;  ///< doesn't change between init() and finalize()
+
   // Of the thread alone.
-  std::optional<Names> names_;
   std::optional<c10::Stream> stream_;
   std::exception_ptr failure_;
 };
@@ -340,8 +343,7 @@ class Caller : public std::enable_shared_from_this<Caller> {
 /// LibTorch's own wrapper of a future swallows its exception.
 class MpiWork : public c10d::Work {
  public:
-  MpiWork(int rank, c10d::OpType type, Future done)
-      : Work(rank, type), done_(std::move(done)) {}
+  MpiWork(int rank, c10d::OpType type, Future done) : Work(rank, type), done_(std::move(done)) {}
 
   bool isCompleted() override { return done_->completed(); }
   bool isSuccess() const override { return done_->completed() && !done_->hasError(); }
@@ -374,20 +376,21 @@ class Mpi : public c10d::Backend {
                     const c10d::AllreduceOptions& options) override {
     const at::Tensor tensor = only(tensors, "MPI_Allreduce");
     const Reduction reduction = options.reduceOp;
+    const MPI_Datatype type = Names::type(tensor.scalar_type());
+    const MPI_Op op = caller_->names().op(tensor.scalar_type(), reduction);
     return post(c10d::OpType::ALLREDUCE, tensor, {tensor},
-                [caller = caller_.get(), tensor, reduction, size = getSize()] {
+                [caller = caller_.get(), tensor, type, op, mean = reduction == Reduction::AVG,
+                 size = getSize()] {
                   Host host(tensor);
                   host.read();
                   const at::Tensor& memory = host.memory();
-                  const MPI_Datatype type = Names::type(memory.scalar_type());
-                  const MPI_Op op = caller->names().op(memory.scalar_type(), reduction);
                   caller->meet("MPI_Allreduce");
                   in_pieces(memory.numel(), memory.element_size(), [&](auto first, int count) {
                     check(MPI_Allreduce(MPI_IN_PLACE, address(memory, first), count, type, op,
                                         MPI_COMM_WORLD),
                           "MPI_Allreduce");
                   });
-                  if (reduction == Reduction::AVG) memory.div_(size);
+                  if (mean) memory.div_(size);
                   host.write();
                 });
   }
@@ -396,20 +399,20 @@ class Mpi : public c10d::Backend {
                     const c10d::BroadcastOptions& options) override {
     const at::Tensor tensor = only(tensors, "MPI_Bcast");
     const auto root = static_cast<int>(options.rootRank);
-    return post(c10d::OpType::BROADCAST, tensor, {tensor},
-                [caller = caller_.get(), tensor, root, sends = root == getRank()] {
-                  Host host(tensor);
-                  if (sends) host.read();
-                  const at::Tensor& memory = host.memory();
-                  const auto item = static_cast<int>(memory.element_size());
-                  caller->meet("MPI_Bcast");
-                  in_pieces(memory.numel(), memory.element_size(), [&](auto first, int count) {
-                    check(MPI_Bcast(address(memory, first), count * item, MPI_BYTE, root,
-                                    MPI_COMM_WORLD),
-                          "MPI_Bcast");
-                  });
-                  if (!sends) host.write();
-                });
+    return post(
+        c10d::OpType::BROADCAST, tensor, {tensor},
+        [caller = caller_.get(), tensor, root, sends = root == getRank()] {
+          Host host(tensor);
+          if (sends) host.read();
+          const at::Tensor& memory = host.memory();
+          const auto item = static_cast<int>(memory.element_size());
+          caller->meet("MPI_Bcast");
+          in_pieces(memory.numel(), memory.element_size(), [&](auto first, int count) {
+            check(MPI_Bcast(address(memory, first), count * item, MPI_BYTE, root, MPI_COMM_WORLD),
+                  "MPI_Bcast");
+          });
+          if (!sends) host.write();
+        });
   }
 
   WorkPtr allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
@@ -465,8 +468,8 @@ class Mpi : public c10d::Backend {
   WorkPtr post(c10d::OpType type, const at::Tensor& tensor, std::vector<at::Tensor> results,
                std::function<void()> run) {
     const at::Device device = tensor.defined() ? tensor.device() : at::Device(at::kCPU);
-    return c10::make_intrusive<MpiWork>(
-        getRank(), type, caller_->post(device, std::move(run), std::move(results)));
+    return c10::make_intrusive<MpiWork>(getRank(), type,
+                                        caller_->post(device, std::move(run), std::move(results)));
   }
 
   std::shared_ptr<Caller> caller_;
