@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -73,6 +74,8 @@ std::vector<at::Device> prepare_devices(const plan::Plan& plan) {
                                               " devices, and the plan has " +
                                               std::to_string(count) + " a process");
   }
+  // For what takes the current device, such as a communicator's first use.
+  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(devices.front());
   return devices;
 }
 
@@ -509,7 +512,7 @@ int run_plan(const plan::Plan& plan, const std::atomic<int>& signal, host::Clock
   set_globals(experiment);
   host::Heartbeat* const heartbeat = find_heartbeat();
   if (heartbeat != nullptr) heartbeat->phase.store(host::Phase::meeting);
-  Group group = connect(plan, devices.front());
+  Group group = connect(plan, experiment.trainer.communication, devices.front());
   const Process process{plan,  experiment, std::move(devices), std::move(group), signal,
                         clock, start,      heartbeat};
   const int status = plan.mode == plan::Mode::test ? test(process) : train(process);
