@@ -157,7 +157,7 @@ TEST_CASE("mpi: texts of different lengths, empty ones too, reach everybody") {
 }
 
 TEST_CASE("mpi: tensors that are larger than a piece, not contiguous, or empty") {
-  constexpr std::int64_t kLarge = (std::int64_t{8} << 20) + 3;  // numbers, of more than one piece
+  constexpr std::int64_t kLarge = (std::int64_t{4} << 20) + 3;  // numbers, of more than one piece
   const auto large = [](int r) {
     at::Tensor tensor = at::full({kLarge}, 7 - r, at::kDouble);
     tensor[0] = r;
@@ -235,6 +235,7 @@ TEST_CASE("mpi: sums have the same bits in every repetition and on every rank") 
     CAPTURE(c10::toString(dtype));
     // Open MPI takes another algorithm for each of these.
     for (const std::int64_t elements : {7, 1000, 5000, 100001, 3000017}) {
+      if (elements > 1000000 && dtype != at::kFloat) continue;
       CAPTURE(elements);
       const at::Tensor mine = rough(elements, dtype);
       at::Tensor first;

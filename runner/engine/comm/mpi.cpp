@@ -34,7 +34,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 /// Of one call: MPI counts in int.
-constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
 
 void check(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
