@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <map>
@@ -164,11 +165,14 @@ class Watched : public Precision {
 }  // namespace
 
 TEST_CASE("team: all members have the caller's modes and number of threads") {
-  at::set_num_threads(2);
+  // What OpenMP itself would use: at::get_num_threads() sets a new thread's number when asked.
+  const auto omp_threads = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  REQUIRE(omp_threads != nullptr);
+  at::set_num_threads(3);
   Team team(3);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   std::vector<bool> grad(3, true), autocast(3, false);
-  std::vector<int> threads(3), ones(3);
+  std::vector<int> threads(3);
   std::vector<std::thread::id> ids(3);
   {
     const at::NoGradGuard no_grad;
@@ -177,14 +181,14 @@ TEST_CASE("team: all members have the caller's modes and number of threads") {
       const std::scoped_lock lock(mutex);
       grad[i] = at::GradMode::is_enabled();
       autocast[i] = at::autocast::is_autocast_enabled(at::kCPU);
-      threads[i] = at::get_num_threads();
+      threads[i] = omp_threads();
       ids[i] = std::this_thread::get_id();
     });
   }
   at::autocast::set_autocast_enabled(at::kCPU, false);
   CHECK(grad == std::vector<bool>{false, false, false});
   CHECK(autocast == std::vector<bool>{true, true, true});
-  CHECK(threads == std::vector<int>{2, 2, 2});
+  CHECK(threads == std::vector<int>{3, 3, 3});
   CHECK(ids[0] == std::this_thread::get_id());
   CHECK(std::set<std::thread::id>(ids.begin(), ids.end()).size() == 3);
   at::set_num_threads(1);
