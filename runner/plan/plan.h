@@ -39,7 +39,7 @@ struct Plan {
   std::int64_t processes_per_node = 1;
   std::int64_t world_size = 1;
   std::int64_t devices_per_process = 1;  ///< that a process splits its batches or its model among
-  std::int64_t timeout_seconds = 600;        ///< that ranks wait for one that doesn't come
+  std::int64_t timeout_seconds = 600;    ///< that ranks wait for one that doesn't come
   std::int64_t start_timeout_seconds = 300;  ///< that ranks wait for each other at the start
   std::int64_t max_restarts = 0;
 
@@ -60,7 +60,10 @@ struct Plan {
 
   std::int64_t parameters = 0;
   std::int64_t flops_per_sample = 0;  ///< forward pass
-  check::Memory memory;
+  check::Memory memory;  ///< with stages: on GPUs the largest one's, on the CPU that of all
+  std::vector<check::PipelineStage> stages;   ///< of balanced; else empty
+  double balance = 1;                         ///< mean FLOPs of a stage / the largest's
+  std::optional<std::int64_t> device_memory;  ///< bytes of the smallest GPU; bounds the stages
   std::int64_t checkpoint_bytes = 0;
 
   std::vector<check::Inference> inferred;
