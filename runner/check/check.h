@@ -36,7 +36,7 @@ struct MachineView {
 struct Verdict {
   std::string backend = "none";       ///< resolved
   std::string precision = "32";       ///< canonical: "64", "32", "16", "bf16"
-  std::string device_type = "cpu";    ///< "cpu" or "cuda"
+  std::string device_type = "cpu";    ///< "cpu", "cuda", or "xla" for a TPU
   std::vector<std::int64_t> gpu_ids;  ///< as the file numbers them, root first; empty on the CPU
   bool all_gpus = false;  ///< -1 on an unknown machine: gpu_ids is empty though GPUs are used
   std::int64_t num_nodes = 1;

@@ -290,6 +290,61 @@ constexpr Rule kRules[] = {
          },
      .fix = "use backend = \"ddp\", or leave sync_batchnorm out",
      .example = "[trainer]\nsync_batchnorm = true\nbackend = \"dp\"\ngpus = 2"},
+    {.code = Code::without_processes,
+     .stage = Stage::settings,
+     .ruling = Ruling::warn,
+     .keys = {"trainer.gradient_compression"},
+     .applies = [](const Facts& f) { return f.gradient_compression != "none" && f.one_process(); },
+     .message =
+         [](const Facts& f) {
+           return "gradient_compression = \"" + f.gradient_compression +
+                  "\" has no effect in a run of one process";
+         },
+     .fix = "leave it out, or train with backend = \"ddp\" on several devices",
+     .example = "[trainer]\ngradient_compression = \"fp16\""},
+    {.code = Code::without_processes,
+     .stage = Stage::settings,
+     .ruling = Ruling::warn,
+     .keys = {"trainer.find_unused_parameters"},
+     .applies = [](const Facts& f) { return f.find_unused_parameters && f.one_process(); },
+     .message =
+         [](const Facts&) {
+           return std::string("find_unused_parameters has no effect in a run of one process");
+         },
+     .fix = "leave it out, or train with backend = \"ddp\" on several devices",
+     .example = "[trainer]\nfind_unused_parameters = true"},
+    {.code = Code::without_processes,
+     .stage = Stage::settings,
+     .ruling = Ruling::warn,
+     .keys = {"trainer.scale_lr"},
+     .applies = [](const Facts& f) { return f.scale_lr && f.one_process(); },
+     .message =
+         [](const Facts&) { return std::string("scale_lr has no effect in a run of one process"); },
+     .fix = "leave it out, or train with backend = \"ddp\" on several devices",
+     .example = "[trainer]\nscale_lr = true"},
+    {.code = Code::without_processes,
+     .stage = Stage::settings,
+     .ruling = Ruling::warn,
+     .keys = {"dataset.sampler"},
+     .applies = [](const Facts& f) { return f.replicated_samples && f.one_process(); },
+     .message =
+         [](const Facts&) {
+           return std::string("sampler = \"replicated\" has no effect in a run of one process");
+         },
+     .fix = "leave it out, or train with backend = \"ddp\" on several devices",
+     .example = "[dataset]\nsampler = \"replicated\""},
+    {.code = Code::horovod_communication,
+     .stage = Stage::settings,
+     .ruling = Ruling::refuse,
+     .keys = {"trainer.communication", "trainer.backend"},
+     .applies = [](const Facts& f) { return f.backend == "horovod" && f.communication != "auto"; },
+     .message =
+         [](const Facts& f) {
+           return "backend 'horovod' communicates through MPI, and communication is '" +
+                  f.communication + "'";
+         },
+     .fix = "leave communication out, or use backend = \"ddp\"",
+     .example = "[trainer]\nbackend = \"horovod\"\nnum_processes = 2\ncommunication = \"gloo\""},
     {.code = Code::tpu_devices,
      .stage = Stage::settings,
      .ruling = Ruling::refuse,
@@ -609,14 +664,19 @@ constexpr Rule kRules[] = {
      .stage = Stage::run,
      .ruling = Ruling::refuse,
      .keys = {"dataset.batch_size", "dataset.drop_last"},
-     .applies = [](const Facts& f) { return !f.one_value_layer.empty() && f.last_batch == 1; },
+     .applies =
+         [](const Facts& f) {
+           const bool shared = f.sync_batchnorm && !f.one_process();
+           return !f.one_value_layer.empty() && f.last_batch == 1 && !shared;
+         },
      .message =
          [](const Facts& f) {
            return "layer '" + f.one_value_layer + "' normalises over the batch, and " +
                   (f.batch_size == 1 ? "batch_size is 1"
-                                     : "the last batch of an epoch has 1 sample");
+                                     : "the last batch of an epoch has 1 sample") +
+                  (f.replicas > 1 ? " a replica" : "");
          },
-     .fix = "use drop_last = true, or another batch_size above 1",
+     .fix = "use another batch_size above 1, or drop_last = true with one above 1",
      .example = "[model]\nname = \"mlp\"\nbatch_norm = true\n[dataset]\nbatch_size = 1"},
     {.code = Code::batch_norm_one,
      .stage = Stage::run,

@@ -35,6 +35,10 @@ struct Facts {
   std::int64_t mig_slices = 0;  ///< in CUDA_VISIBLE_DEVICES
   bool in_slurm_step = false;
   std::string communication = "auto";
+  std::string gradient_compression = "none";
+  bool find_unused_parameters = false;
+  bool scale_lr = false;
+  bool replicated_samples = false;
   bool sync_batchnorm = false;
   std::optional<std::int64_t> micro_batches = {};  ///< as written; for Stage::run, as resolved
   bool deterministic = false;
@@ -95,6 +99,11 @@ struct Facts {
   [[nodiscard]] std::int64_t smallest_micro_batch() const {
     if (backend != "balanced" || !micro_batches || last_batch == 0) return 0;
     return *micro_batches < last_batch ? last_batch / *micro_batches : 1;
+  }
+  /// True if it is certain that the run is one process.
+  [[nodiscard]] bool one_process() const {
+    const bool many_possible = backend.empty() || backend == "ddp" || backend == "horovod";
+    return num_nodes == 1 && !(many_possible && (gpus_unknown || devices() > 1));
   }
   /// True if it is certain that a node works with one device.
   [[nodiscard]] bool one_device() const { return !gpus_unknown && devices() == 1; }

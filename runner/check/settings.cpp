@@ -4,6 +4,7 @@
 #include "runner/check/gpus.h"
 #include "runner/check/passes.h"
 #include "runner/check/time_text.h"
+#include "runner/config/fault.h"
 
 namespace runner::check {
 
@@ -116,6 +117,7 @@ void resolve_devices(Judgement& j) {
   const Facts& f = j.facts;
   Verdict& v = j.verdict;
   v.backend = resolved_backend(f);
+  if (v.backend == "tpu") v.device_type = "xla";
   v.num_nodes = f.num_nodes;
   const std::int64_t devices = f.gpus_unknown ? 1 : f.devices();
   const bool process_each = v.backend == "ddp" || v.backend == "horovod";
@@ -219,6 +221,18 @@ void read_optimizer(Facts& f, const config::Experiment& e) {
   }
 }
 
+void read_fault(Judgement& j) {
+  const auto& text = j.experiment.debug.fail;
+  if (!text || config::parse_fault(*text)) return;
+  j.bad_value(diag::Code::bad_value,
+              "'debug.fail': expected \"rank=1,step=3\" and at most how and attempts, found the "
+              "string " +
+                  registry::to_toml(*text),
+              "debug.fail",
+              "ranks count from 0, steps from 1; how is throw, kill, abort, exit, hang, stop or "
+              "memory");
+}
+
 void read_settings(Judgement& j) {
   const config::Experiment& e = j.experiment;
   const config::Trainer& t = e.trainer;
@@ -231,6 +245,10 @@ void read_settings(Judgement& j) {
   f.mig_slices = mig_slices(j.machine.visible_mask);
   f.in_slurm_step = j.machine.in_slurm_step;
   f.communication = t.communication;
+  f.gradient_compression = t.gradient_compression;
+  f.find_unused_parameters = t.find_unused_parameters;
+  f.scale_lr = t.scale_lr;
+  f.replicated_samples = e.data.sampler == "replicated";
   f.sync_batchnorm = t.sync_batchnorm;
   f.micro_batches = t.micro_batches;
   f.deterministic = t.deterministic;
@@ -268,6 +286,7 @@ void judge_settings(Judgement& j) {
   read_gpus(j);
   read_max_time(j);
   need_scheduler_options(j);
+  read_fault(j);
   j.apply(Stage::settings);
   resolve_devices(j);
   infer_micro_batches(j);

@@ -82,22 +82,40 @@ std::int64_t limited(Judgement& j, std::string_view key, const registry::Value& 
   return 1;
 }
 
-/// Samples of the last of `batches` batches of a process.
-std::int64_t last_batch_size(const Facts& f) {
-  if (f.batches_per_epoch < f.full_batches || f.drop_last) return f.batch_size;
-  const std::int64_t samples = divided_up(f.train_size, f.replicas);
-  return samples - (f.full_batches - 1) * f.batch_size;
+/// Samples of the last batch of an epoch, all replicas together.
+std::int64_t last_batch_in_all(const Facts& f) {
+  const std::int64_t full = product(f.replicas, f.batch_size);
+  if (f.batches_per_epoch < f.full_batches || f.drop_last) return full;
+  return f.train_size - (f.full_batches - 1) * full;
 }
 
-void remark_padding(Judgement& j) {
+/// Those of the replica that gets the fewest. One that would get none works on a stand-in.
+std::int64_t last_batch_size(const Facts& f) {
+  return std::max<std::int64_t>(last_batch_in_all(f) / f.replicas, 1);
+}
+
+/// "split 8, 7, 7": the shares of a short last batch.
+std::string shares_text(std::int64_t samples, std::int64_t replicas) {
+  constexpr std::int64_t kMostListed = 4;
+  const std::int64_t larger = samples % replicas;
+  const std::int64_t each = samples / replicas;
+  if (replicas > kMostListed) {
+    return std::to_string(each) + (larger > 0 ? " or " + std::to_string(each + 1) : "") + " each";
+  }
+  std::string text;
+  for (std::int64_t i = 0; i < replicas; ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(each + (i < larger ? 1 : 0));
+  }
+  return text;
+}
+
+void remark_last_batch(Judgement& j) {
   const Facts& f = j.facts;
-  if (f.replicas < 2 || f.drop_last || f.train_size < f.replicas) return;
-  const std::int64_t share = divided_up(f.train_size, f.replicas);
-  const std::int64_t padding = share * f.replicas - f.train_size;
-  if (padding == 0) return;
-  j.remark("", std::to_string(f.train_size) + " training samples on " + std::to_string(f.replicas) +
-                   " replicas: each takes " + std::to_string(share) + " an epoch, " +
-                   counted(padding, "sample") + " a second time to fill up");
+  const std::int64_t samples = last_batch_in_all(f);
+  if (f.replicas < 2 || f.train_size < f.replicas || samples == f.replicas * f.batch_size) return;
+  j.remark("", "the last batch of an epoch has " + counted(samples, "sample") + ", split " +
+                   shares_text(samples, f.replicas) + " over " + counted(f.replicas, "replica") +
+                   "; none is repeated or left out");
 }
 
 void count_train_batches(Judgement& j) {
@@ -106,6 +124,9 @@ void count_train_batches(Judgement& j) {
   const config::Trainer& t = j.experiment.trainer;
   f.train_size = data.train_size;
   f.replicas = j.verdict.replicas;
+  if (j.experiment.data.sampler == "replicated") {
+    f.replicas /= j.verdict.num_nodes * j.verdict.processes_per_node;
+  }
   if (f.train_size > 0) {
     f.full_batches = batch_count(f.train_size, f.replicas, f.batch_size, f.drop_last);
   }
@@ -119,7 +140,7 @@ void count_train_batches(Judgement& j) {
   if (t.fast_dev_run) batches = std::min<std::int64_t>(batches, 1);
   f.batches_per_epoch = batches;
   if (batches > 0) f.last_batch = last_batch_size(f);
-  remark_padding(j);
+  if (batches > 0) remark_last_batch(j);
 }
 
 /// With overfit_batches, validation looks at the training samples of those batches.

@@ -31,14 +31,6 @@ void report_unused_sections(const config::Experiment& experiment, diag::Sink& si
                  .help = {},
                  .key = section});
   }
-  if (experiment.trainer.max_restarts > 0) {
-    sink.report({.code = diag::Code::section_without_effect,
-                 .message = "max_restarts is checked, and this version restarts nothing",
-                 .at = experiment.at("trainer.max_restarts"),
-                 .notes = {},
-                 .help = "`runner --resume RUN` goes on after a failure",
-                 .key = "trainer.max_restarts"});
-  }
 }
 
 bool on_one_line(const diag::Span& a, const diag::Span& b) {
@@ -105,8 +97,13 @@ check::MachineView this_machine(const std::filesystem::path& root) {
   }
   view.host_memory_bytes = host::system_machine().memory_bytes();
   view.free_disk_bytes = host::system_files().free_bytes(root);
-  view.in_slurm_step =
-      environment.get("SLURM_PROCID").has_value() && environment.get("SLURM_STEP_ID").has_value();
+  view.in_slurm_step = launch::in_slurm_step(environment);
+  const std::int64_t on_node = launch::slurm_gpus_on_node(environment).value_or(0);
+  if (on_node > *view.gpus_available) {
+    // A task that was bound to its own GPU stands for a node that has more; the mask is the task's.
+    view.gpus_available = on_node;
+    view.visible_mask.reset();
+  }
   return view;
 }
 
@@ -115,6 +112,13 @@ check::MachineView machine_view(const Surroundings& surroundings, const config::
   check::MachineView view;
   view.gpus_available = surroundings.gpus_available;
   return view;
+}
+
+/// What started this process, if anything did, for the plan.
+void remark_starter(const launch::ByHand& by_hand, check::Verdict& verdict) {
+  const launch::Started started = launch::detect(host::system_environment(), by_hand);
+  if (started.why.empty()) return;
+  verdict.inferred.push_back({.key = {}, .value = {}, .reason = started.why, .code = {}});
 }
 
 /// Only `load` knows how to get a file that is missing, so it is called when one is, and throws.
@@ -160,6 +164,7 @@ Surroundings surroundings(const Options& options) {
   Surroundings result;
   result.here = options.here;
   result.gpus_available = options.gpus_available;
+  result.by_hand = options.by_hand;
   return result;
 }
 
@@ -175,7 +180,10 @@ void judge_file(const std::filesystem::path& file, std::span<const config::Overr
     judge_what_stands(machine, judged);
   } else {
     judged.verdict = check::judge(*judged.experiment, machine, judged.context, judged.sink);
-    if (surroundings.here && judged.sink.errors() == 0) look_around(judged);
+    if (surroundings.here && judged.sink.errors() == 0) {
+      remark_starter(surroundings.by_hand, *judged.verdict);
+      look_around(judged);
+    }
   }
   judged.sink.place_rest({judged.experiment->source, 0, 0, 0});
 }

@@ -9,6 +9,7 @@
 #include "runner/cli/options.h"
 #include "runner/config/load.h"
 #include "runner/diag/diagnostic.h"
+#include "runner/launch/topology.h"
 #include "runner/plan/plan.h"
 
 namespace runner::cli {
@@ -22,6 +23,7 @@ struct Surroundings {
   std::optional<std::int64_t> gpus_available;  ///< else a machine with so many GPUs, if given
   std::filesystem::path base =
       std::filesystem::current_path();  ///< of the datasets' relative paths
+  launch::ByHand by_hand = {};  ///< what, beside the environment, tells who started this process
 };
 
 /// What the command line says: --here, --gpus-available N, or neither, which leaves the machine
@@ -41,7 +43,8 @@ struct Judged {
   Judged& operator=(const Judged&) = delete;
 };
 
-/// Reads, decodes and judges; everything wrong lies in `judged.sink`.
+/// Reads, decodes and judges; everything wrong with the file lies in `judged.sink`. Throws
+/// diag::Error when it judges for this machine and the variables of a launcher make no sense.
 void judge_file(const std::filesystem::path& file, std::span<const config::Override> overrides,
                 const Surroundings& surroundings, Judged& judged);
 

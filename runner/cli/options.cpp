@@ -30,6 +30,9 @@ po::options_description flags() {
   add("here", po::bool_switch(), "");
   add("gpus-available", po::value<std::int64_t>(), "");
   add("quiet", po::bool_switch(), "");
+  add("node-rank", po::value<std::int64_t>(), "");
+  add("master-addr", po::value<std::string>(), "");
+  add("master-port", po::value<std::int64_t>(), "");
   return all;
 }
 
@@ -96,6 +99,15 @@ void choose_command(const po::variables_map& values, Options& options) {
   }
 }
 
+launch::ByHand by_hand(const po::variables_map& values) {
+  launch::ByHand flags;
+  if (values.count("node-rank") > 0) flags.node_rank = values["node-rank"].as<std::int64_t>();
+  if (values.count("master-addr") > 0) flags.master_addr = values["master-addr"].as<std::string>();
+  if (values.count("master-port") > 0) flags.master_port = values["master-port"].as<std::int64_t>();
+  launch::verify(flags);
+  return flags;
+}
+
 }  // namespace
 
 Options parse_command_line(int argc, const char* const* argv) {
@@ -108,6 +120,7 @@ Options parse_command_line(int argc, const char* const* argv) {
   choose_command(values, options);
   options.here = values["here"].as<bool>();
   options.quiet = values["quiet"].as<bool>();
+  options.by_hand = by_hand(values);
   if (values.count("format") > 0) {
     options.format = values["format"].as<std::string>();
     static constexpr std::array<std::string_view, 4> kFormats = {"text", "json", "github",
@@ -163,6 +176,9 @@ std::string help_text() {
   line("--here", "--check, --plan: judge for this machine's GPUs, files and disk too");
   line("--gpus-available N", "--check, --plan: judge for a machine with N GPUs");
   line("--quiet", "no plan, no progress; errors only");
+  line("--node-rank N", "of several nodes started by hand: this one's number, from 0");
+  line("--master-addr HOST", "of several nodes started by hand: where node 0 is");
+  line("--master-port PORT", "of several nodes started by hand: a port that is free on node 0");
   out +=
       "\noverrides\n"
       "  optimizer.lr=3e-4   sets a key; the value is read by the key's type (model.name=mlp)\n"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runner/config/load.h"
+#include "runner/launch/topology.h"
 
 namespace runner::cli {
 
@@ -18,6 +19,7 @@ struct Options {
   bool here = false;
   std::optional<std::int64_t> gpus_available;
   bool quiet = false;
+  launch::ByHand by_hand;    ///< --node-rank, --master-addr, --master-port
   std::string command_line;  ///< as typed, quoted for a shell where needed
 };
 

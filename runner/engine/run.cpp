@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/resource.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -47,11 +48,20 @@ config::Experiment decode(const plan::Plan& plan) {
 
 std::string variable(const char* name) { return host::system_environment().get(name).value_or(""); }
 
+/// A device of a kind that needs nothing but a LibTorch that was built with it.
+at::Device need_device(const std::string& type) {
+  const at::Device device(type);
+  if (c10::impl::hasDeviceGuardImpl(device.type())) return device;
+  throw diag::Error(diag::Exit::machine, "this LibTorch has no device of type '" + type + "'",
+                    "build runner with a LibTorch that has one, or train on another device");
+}
+
 /// The devices of this process, root first, by the launcher's list of indices into those that it
 /// sees.
 std::vector<at::Device> prepare_devices(const plan::Plan& plan) {
   const auto count = static_cast<std::size_t>(plan.devices_per_process);
   if (plan.devices.type == "cpu") return std::vector<at::Device>(count, at::kCPU);
+  if (plan.devices.type != "cuda") return {need_device(plan.devices.type)};
   cuda::load(host::self_exe_folder());
   std::vector<at::Device> devices;
   std::istringstream indices(variable("RUNNER_DEVICES"));

@@ -242,7 +242,7 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
       root_(training.devices.front()),
       leads_(training.group.leads()),
       shares_samples_(e_.data.sampler != "replicated"),
-      batch_size_(training.plan.batch_size * replicas(training.plan) *
+      batch_size_(e_.data.batch_size * replicas(training.plan) *
                   (shares_samples_ ? training.group.size() : 1)),
       batches_(training.plan.batches_per_epoch),
       monitor_(e_.checkpoint.monitor.value_or(training.plan.monitor.value_or(""))),

@@ -8,8 +8,10 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "runner/diag/error.h"
+#include "runner/engine/questions.h"
 #include "runner/engine/run.h"
 #include "runner/engine/signals.h"
 #include "runner/host/clock.h"
@@ -62,14 +64,16 @@ int main(int argc, char** argv) {
   if (const std::string parent = variable("RUNNER_PARENT_PID"); !parent.empty()) {
     runner::engine::die_with_parent(std::atoi(parent.c_str()));
   }
-  if (argc != 2) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const auto answer = runner::engine::answer(arguments)) std::_Exit(*answer);
+  if (arguments.size() != 1) {
     std::cerr << "usage: runner-worker PLAN.json   (runner starts it)\n";
     return static_cast<int>(runner::diag::Exit::invalid);
   }
   int status = 0;
   try {
-    status =
-        runner::engine::run_plan(runner::plan::from_json(read_file(argv[1])), signal, clock, start);
+    status = runner::engine::run_plan(runner::plan::from_json(read_file(arguments.front())), signal,
+                                      clock, start);
   } catch (...) {
     const FailureRecord failure = runner::engine::describe_failure();
     report_failure(failure);

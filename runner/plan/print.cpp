@@ -30,6 +30,8 @@ std::string devices_text(const Plan& plan) {
   std::string out;
   if (plan.devices.type == "cpu") {
     out = "CPU";
+  } else if (plan.devices.type == "xla") {
+    out = "TPU";
   } else {
     out = plan.devices.ids.empty() ? "all GPUs" : plan.devices.ids.size() == 1 ? "GPU " : "GPUs ";
     for (std::size_t i = 0; i < plan.devices.ids.size(); ++i) {

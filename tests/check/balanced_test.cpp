@@ -146,7 +146,7 @@ TEST_CASE("balanced: more devices than layers are refused with both numbers") {
   const Judged j(balanced(9));
   REQUIRE(j.found().size() == 1);
   const auto layers = std::to_string(j.verdict.graph->layers().size() - 1);
-  CHECK(j.found()[0] == "trainer.backend M028 backend 'balanced' can't cut a model of " + layers +
+  CHECK(j.found()[0] == "trainer.backend M066 backend 'balanced' can't cut a model of " + layers +
                             " layers into a part for each of 9 processes on the CPU");
   CHECK(j.verdict.stages.empty());
 }
@@ -161,7 +161,7 @@ TEST_CASE("balanced: a batch normalisation that sees one sample of a micro-batch
     for (const auto& d : j.sink.all()) codes += std::string(diag::info(d.code).id) + " ";
     return codes;
   };
-  CHECK(found(8, 4) == "M029 ");
+  CHECK(found(8, 4) == "M067 ");
   CHECK(found(8, 5).find("M063") != std::string::npos);
   CHECK(found(8, 1).empty());
 }

@@ -104,8 +104,9 @@ TEST_CASE("judge: several processes share the samples, and each works on batches
   CHECK(ddp.verdict.replicas == 2);
   CHECK(ddp.verdict.batches_per_epoch == 23);  // 719 / 32 = 22.5
   CHECK(ddp.inferred("") ==
-        "1437 training samples on 2 replicas: each takes 719 an epoch, 1 sample a second time to "
-        "fill up");
+        "the last batch of an epoch has 29 samples, split 15, 14 over 2 replicas; none is repeated "
+        "or "
+        "left out");
   const Judged dp(base_with({{"trainer.gpus", 2}, {"trainer.backend", "dp"}}));
   CHECK(dp.verdict.processes_per_node == 1);
   CHECK(dp.verdict.replicas == 2);

@@ -321,9 +321,115 @@ TEST_CASE("front: everything that is listed is described") {
   CHECK(has(unknown.err, "did you mean 'lenet'?"));
 }
 
+// ---- who started this process ------------------------------------------------------------------
+
+namespace {
+
+/// The only task of `srun -N1 -n1` in job 12.
+const std::vector<std::string> kStep = {
+    "SLURM_JOB_ID=12",        "SLURM_JOB_NAME=bash",    "SLURM_STEP_ID=0",
+    "SLURM_PROCID=0",         "SLURM_LOCALID=0",        "SLURM_NODEID=0",
+    "SLURM_NTASKS=1",         "SLURM_STEP_NUM_TASKS=1", "SLURM_STEP_TASKS_PER_NODE=1",
+    "SLURM_STEP_NODELIST=n1", "SLURMD_NODENAME=n1"};
+
+}  // namespace
+
+TEST_CASE("T77: inside a SLURM step the node's GPUs are SLURM's number, however few a task sees") {
+  const Bench t({{"[trainer]", "gpus = 4\nbackend = \"ddp\""}});
+  std::vector<std::string> environment = kStep;
+  environment.emplace_back("CUDA_VISIBLE_DEVICES=none");
+  CHECK(t.runner({"--check", "--here", "t.toml"}, environment).status == 4);
+  environment.emplace_back("SLURM_GPUS_ON_NODE=4");
+  const e2e::Result result =
+      t.runner({"--check", "--here", "--format", "json", "t.toml"}, environment);
+  CHECK(result.status == 0);
+  CHECK(plan_of(result).at("devices").at("ids") == Json({0, 1, 2, 3}));
+  CHECK(plan_of(result).at("world_size") == 4);
+  // Outside a step the number is another one's.
+  CHECK(t.runner({"--check", "--here", "t.toml"},
+                 {"CUDA_VISIBLE_DEVICES=none", "SLURM_GPUS_ON_NODE=4"})
+            .status == 4);
+}
+
+TEST_CASE("T79: the plan says which launcher started this, and a shell of SLURM is none") {
+  const Bench t;
+  const e2e::Result step = t.runner({"--plan", "--here", "t.toml"}, kStep);
+  CHECK(step.status == 0);
+  CHECK(has(step.out, "SLURM step 12.0, task 0 of 1 on n1"));
+  CHECK(has(t.runner({"--check", "--here", "t.toml"}, kStep).out,
+            "  note: SLURM step 12.0, task 0 of 1 on n1\n"));
+  const e2e::Result shell =
+      t.runner({"--plan", "--here", "t.toml"}, {"SLURM_JOB_ID=12", "SLURM_PROCID=0"});
+  CHECK(shell.status == 0);
+  CHECK(has(shell.out, "in a shell of SLURM job 12"));
+  CHECK_FALSE(has(t.runner({"--plan", "t.toml"}, kStep).out, "SLURM"));
+}
+
+TEST_CASE("T80: without a launcher's variables there is no line about launchers") {
+  const Bench t;
+  for (const char* command : {"--check", "--plan"}) {
+    const e2e::Result result = t.runner({command, "--here", "t.toml"});
+    CHECK(result.status == 0);
+    CHECK_FALSE(has(result.out + result.err, "SLURM"));
+    CHECK_FALSE(has(result.out + result.err, "RANK"));
+  }
+}
+
+TEST_CASE(
+    "D13: variables of a launcher that make no sense end it with 2 and their name and value") {
+  const Bench t;
+  struct Row {
+    std::vector<std::string> environment;
+    const char* words;
+  };
+  for (const Row& row : {Row{{"RANK=-1"}, "RANK is '-1'"}, Row{{"RANK=abc"}, "RANK is 'abc'"},
+                         Row{{"WORLD_SIZE=0"}, "WORLD_SIZE is '0'"},
+                         Row{{"RANK=4", "WORLD_SIZE=4"}, "RANK is 4 and WORLD_SIZE is 4"},
+                         Row{{"MASTER_PORT=70000"}, "MASTER_PORT is '70000'"},
+                         Row{{"MASTER_ADDR="}, "MASTER_ADDR is ''"},
+                         Row{{"SLURM_NODELIST=n[1-"}, "SLURM_NODELIST is 'n[1-'"}}) {
+    CAPTURE(row.words);
+    const e2e::Result result = t.runner({"--check", "--here", "t.toml"}, row.environment);
+    CHECK(result.status == 2);
+    CHECK(has(result.err, std::string("error: ") + row.words));
+    CHECK(has(result.err, "\n  help: "));
+    CHECK(result.seconds < 5);  // 1 s without the sanitizers
+    // Judging a file for no machine in particular asks nothing of this one.
+    CHECK(t.runner({"--check", "t.toml"}, row.environment).status == 0);
+  }
+}
+
+TEST_CASE("front: the flags of a node started by hand are checked before anything else") {
+  const Bench t;
+  struct Row {
+    std::vector<std::string> flags;
+    const char* words;
+  };
+  for (const Row& row : {Row{{"--node-rank", "-1"}, "--node-rank takes 0 to 65535, not -1"},
+                         Row{{"--node-rank", "65536"}, "--node-rank takes 0 to 65535, not 65536"},
+                         Row{{"--node-rank", "one"}, "'--node-rank'"},
+                         Row{{"--master-port", "0"}, "--master-port takes 1 to 65535, not 0"},
+                         Row{{"--master-port=70000"}, "--master-port takes 1 to 65535, not 70000"},
+                         Row{{"--master-addr", "n1:29500"}, "--master-addr is 'n1:29500'"},
+                         Row{{"--master-adr", "n1"}, "did you mean '--master-addr'?"}}) {
+    CAPTURE(row.words);
+    std::vector<std::string> arguments = {"--check", "t.toml"};
+    arguments.insert(arguments.end(), row.flags.begin(), row.flags.end());
+    const e2e::Result result = t.runner(arguments);
+    CHECK(result.status == 2);
+    CAPTURE(result.err);
+    CHECK(has(result.err, row.words));
+  }
+  const e2e::Result fine = t.runner({"--plan", "--here", "t.toml", "--node-rank", "1",
+                                     "--master-addr", "10.0.0.7", "--master-port", "29500"});
+  CHECK(fine.status == 0);
+  CHECK(has(fine.out, "by hand, node 1, meeting at 10.0.0.7:29500"));
+}
+
 TEST_CASE("front: help, version, usage") {
   CHECK(e2e::runner({"--help"}).status == 0);
   CHECK(has(e2e::runner({"--help"}).out, "--print-config"));
+  CHECK(has(e2e::runner({"--help"}).out, "--node-rank N"));
   CHECK(e2e::runner({"--version"}).out.starts_with("runner "));
   CHECK(e2e::runner({}).status == 2);
   CHECK(e2e::runner({"--check"}).status == 2);

@@ -128,7 +128,8 @@ struct Run {
                            .train = samples,
                            .validation = plan.validation_batches > 0 ? &samples : nullptr,
                            .network = network,
-                           .device = at::kCPU,
+                           .devices = {at::kCPU},
+                           .group = {},
                            .progress = progress,
                            .clock = clock,
                            .signal = clock.signal},
@@ -335,7 +336,8 @@ TEST_CASE("fit: accumulated groups, the last shorter one too, equal batches of t
                                    .spec = run.spec,
                                    .train = run.samples,
                                    .network = network,
-                                   .device = at::kCPU,
+                                   .devices = {at::kCPU},
+                                   .group = {},
                                    .progress = progress,
                                    .clock = clock,
                                    .signal = clock.signal},
@@ -585,7 +587,9 @@ TEST_CASE("checkpoints: a snapshot read back is the same to the bit, odd numbers
   state.batch = 3;
   state.lr = odd[0];
   state.csv_row = {"1", "", "0.5"};
-  state.loss_sum = odd[0];
+  state.losses = {{odd[0], 3}, {odd[4], 5}};
+  state.batch_size = 64;
+  state.buckets = {{2, 1}, {0}};
   state.elapsed_seconds = odd[3];
   state.ranking = {{odd[1], 7, 1}, {odd[4], 8, 2}};
   state.best = Ranked{odd[2], 9, 3};
@@ -604,7 +608,11 @@ TEST_CASE("checkpoints: a snapshot read back is the same to the bit, odd numbers
   CHECK(back.state.step == 12);
   CHECK(back.state.lr == odd[0]);
   CHECK(back.state.csv_row == state.csv_row);
-  CHECK(back.state.loss_sum == odd[0]);
+  REQUIRE(back.state.world_size() == 2);
+  CHECK(back.state.losses[0].sum == odd[0]);
+  CHECK(back.state.losses[1].weight == 5);
+  CHECK(back.state.batch_size == 64);
+  CHECK(back.state.buckets == state.buckets);
   CHECK(back.state.elapsed_seconds == odd[3]);
   CHECK(std::signbit(back.state.ranking[0].value));
   CHECK(back.state.ranking[1].value == odd[4]);

@@ -46,6 +46,7 @@ Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> processes)
       rank_(processes_->getRank()),
       size_(processes_->getSize()) {}
 
+Group::Group() = default;
 Group::Group(Group&&) noexcept = default;
 Group& Group::operator=(Group&&) noexcept = default;
 Group::~Group() = default;

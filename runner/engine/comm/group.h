@@ -34,7 +34,7 @@ class ExchangeError : public std::runtime_error {
 class Group {
  public:
   /// One process.
-  Group() = default;
+  Group();
   explicit Group(c10::intrusive_ptr<c10d::ProcessGroup> processes);
   Group(Group&&) noexcept;
   Group& operator=(Group&&) noexcept;
