@@ -50,6 +50,9 @@ Plan full_plan() {
   p.memory.optimizer = 3;
   p.memory.activations = 4;
   p.checkpoint_bytes = 5;
+  p.stages = {{"conv1", "relu1", 9000, 600, {1, 2, 3, 4}}, {"fc", "fc", 10000, 9010, {5, 6, 7, 8}}};
+  p.balance = 0.95;
+  p.device_memory = 80'000'000'000;
   p.inferred = {{"trainer.backend", "\"ddp\"", "2 GPUs", "M001"}};
   p.run_folder = "runs/t/x";
   p.base_folder = "/b";
