@@ -330,6 +330,7 @@ void log_start(const Process& p, std::int64_t first_step) {
   if (plan.max_epochs) text += ", at most " + report::format_count(*plan.max_epochs, "epoch");
   if (plan.max_steps) text += ", at most " + report::format_count(*plan.max_steps, "step");
   report::log::info(text + ", " + report::format_count(plan.steps_per_epoch, "step") + " an epoch");
+  report::log::flush();
   report::log::debug("version " + plan.version + ", LibTorch " TORCH_VERSION ", " +
                      report::format_count(plan.parameters, "parameter") +
                      ", command line: " + plan.command_line);
