@@ -9,14 +9,12 @@
 
 #include "runner/cli/commands.h"
 #include "runner/cli/judged.h"
+#include "runner/cli/launchers.h"
 #include "runner/cli/options.h"
 #include "runner/diag/render.h"
-#include "runner/host/clock.h"
-#include "runner/host/environment.h"
-#include "runner/host/gpu_picker.h"
-#include "runner/host/machine.h"
 #include "runner/host/process.h"
-#include "runner/launch/local.h"
+#include "runner/launch/supervisor.h"
+#include "runner/launch/write.h"
 #include "runner/plan/make.h"
 #include "runner/report/terminal.h"
 #include "runner/store/checkpoint.h"
@@ -36,8 +34,9 @@ enum class Warnings { shown, hidden };
 /// Reads and judges for this machine; prints what is wrong and says whether it can go on. The
 /// warnings of a stored configuration were shown when its run began.
 bool judge_here(const fs::path& file, std::span<const config::Override> overrides,
-                const fs::path& base, Warnings warnings, Judged& judged) {
+                const Options& options, const fs::path& base, Warnings warnings, Judged& judged) {
   Surroundings here;
+  here.by_hand = options.by_hand;
   here.here = true;
   here.base = base;
   judge_file(file, overrides, here, judged);
@@ -48,40 +47,6 @@ bool judge_here(const fs::path& file, std::span<const config::Override> override
   if (fine) return true;
   std::cerr << judged.sink.errors() << (judged.sink.errors() == 1 ? " error\n" : " errors\n");
   return false;
-}
-
-fs::path worker_path() { return host::self_exe_folder() / "runner-worker"; }
-
-void need_worker() {
-  if (fs::exists(worker_path())) return;
-  throw diag::Error(diag::Exit::machine, "'" + worker_path().string() + "' is missing",
-                    "this build has no engine: build with -DRUNNER_ENGINE=ON (scripts/run does)");
-}
-
-/// GPUs that the run holds as long as it lives. The plan's ids, which count within
-/// CUDA_VISIBLE_DEVICES, become the machine's own; with auto_select_gpus they are picked here.
-std::vector<host::GpuLease> lease_gpus(const config::Experiment& experiment, plan::Plan& plan) {
-  if (plan.devices.type != "cuda") return {};
-  const host::Environment& environment = host::system_environment();
-  host::GpuPicker picker(host::system_machine(), environment, host::system_clock());
-  std::vector<host::GpuLease> leases;
-  std::vector<std::int64_t> ids;
-  if (experiment.trainer.auto_select_gpus) {
-    leases = picker.pick_multiple_gpus(static_cast<int>(plan.devices.ids.size()));
-    for (const host::GpuLease& lease : leases) ids.push_back(lease.index());
-    plan.devices.note = "picked because they are free";
-  } else {
-    const auto visible =
-        host::visible_gpus(host::system_machine().gpus(), environment.get("CUDA_VISIBLE_DEVICES"));
-    std::vector<int> indices;
-    for (const std::int64_t id : plan.devices.ids) {
-      indices.push_back(visible.at(static_cast<std::size_t>(id)).index);
-      ids.push_back(indices.back());
-    }
-    leases = picker.hold_gpus(indices);
-  }
-  plan.devices.ids = ids;
-  return leases;
 }
 
 /// The checkpoint to go on from; says which damaged ones were passed over.
@@ -228,22 +193,46 @@ void close_manifest(const fs::path& run, int exit_status) {
   }
 }
 
-/// Prints the plan, runs the worker and reports its end; returns the exit status.
-int execute(const plan::Plan& plan) {
+/// What a leader does with its plan: prints it, runs it and reports its end; returns the exit
+/// status.
+int execute(Launchers& launchers, const plan::Plan& plan) {
   if (!plan.quiet && plan.mode == plan::Mode::fit) {
     std::cout << plan::print(plan, report::terminal_width(STDOUT_FILENO)) << "\n";
     std::cout.flush();
   }
-  const launch::Outcome outcome = launch::run_local(plan, worker_path());
+  const fs::path run = plan.run_folder;
+  const launch::Outcome outcome = launchers.run(plan, [&](const launch::Failure& /*failure*/) {
+    plan::Plan next = plan;
+    if (const auto checkpoint = newest_checkpoint(run)) next.resume_from = checkpoint->string();
+    return next;
+  });
   if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
   if (plan.mode != plan::Mode::fit) return outcome.exit_status;
-  if (outcome.exit_status != 0) close_manifest(plan.run_folder, outcome.exit_status);
-  const bool resumable =
-      !store::CheckpointFolder(fs::path(plan.run_folder) / kCheckpoints).list().empty();
+  if (outcome.exit_status != 0) close_manifest(run, outcome.exit_status);
+  const bool resumable = !store::CheckpointFolder(run / kCheckpoints).list().empty();
   if (outcome.exit_status > 128 && resumable && !plan.quiet) {
     std::cout << "go on with: runner --resume " << diag::visible(plan.run_folder) << "\n";
   }
   return outcome.exit_status;
+}
+
+int follow(Launchers& launchers) {
+  const launch::Outcome outcome = launchers.follow();
+  if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
+  return outcome.exit_status;
+}
+
+/// The plan of this command, but for what only the leader adds.
+plan::Plan draft(const Judged& judged, plan::Mode mode, const Options& options) {
+  plan::Plan plan = make_plan(judged, mode, options);
+  plan.git_commit = host::git_commit(fs::current_path()).value_or("");
+  return plan;
+}
+
+void take_gpus(const Launchers& launchers, const config::Experiment& experiment, plan::Plan& plan) {
+  if (launchers.gpus().empty()) return;
+  plan.devices.ids = launchers.gpus();
+  if (experiment.trainer.auto_select_gpus) plan.devices.note = "picked because they are free";
 }
 
 void keep_config(const fs::path& run, const Judged& judged, const Options& options) {
@@ -264,22 +253,29 @@ fs::path base_of(const fs::path& run) {
   return base.empty() ? fs::current_path() : fs::path(base);
 }
 
-int resume(const fs::path& run, Judged& judged, const Options& options) {
+/// The leader's part of a resumed run.
+int resume(const fs::path& run, const Judged& judged, const Options& options, Launchers& launchers,
+           plan::Plan plan) {
   const store::RunLock lock(run);
   const auto checkpoint = newest_checkpoint(run);
   if (!checkpoint) {
     throw diag::Error(diag::Exit::failed, "'" + run.string() + "' has no checkpoint to resume from",
                       "start the experiment again: runner " + (run / kConfig).string());
   }
-  need_worker();
-  plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
   plan.run_folder = run.string();
   plan.resume_from = checkpoint->string();
-  plan.git_commit = host::git_commit(fs::current_path()).value_or("");
+  take_gpus(launchers, *judged.experiment, plan);
   store::probe(run, plan.checkpoint_bytes + kLogBytes);
-  const std::vector<host::GpuLease> leases = lease_gpus(*judged.experiment, plan);
   keep_config(run, judged, options);
-  return execute(plan);
+  return execute(launchers, plan);
+}
+
+int resume(const fs::path& run, const Judged& judged, const Options& options) {
+  plan::Plan plan = draft(judged, plan::Mode::fit, options);
+  need_worker(plan);
+  Launchers launchers(*judged.experiment, plan, options.by_hand);
+  if (!launchers.leads()) return follow(launchers);
+  return resume(run, judged, options, launchers, std::move(plan));
 }
 
 /// A run folder given by a person: with a trailing slash, or one of its checkpoints.
@@ -309,34 +305,36 @@ int run_command(const Options& options) {
         "`runner --check` takes several files");
   }
   Judged judged;
-  if (!judge_here(options.files.front(), options.overrides, fs::current_path(), Warnings::shown,
-                  judged))
+  if (!judge_here(options.files.front(), options.overrides, options, fs::current_path(),
+                  Warnings::shown, judged))
     return static_cast<int>(judged.sink.exit());
   const config::Experiment& experiment = *judged.experiment;
+  plan::Plan plan = draft(judged, plan::Mode::fit, options);
+  need_worker(plan);
+  Launchers launchers(experiment, plan, options.by_hand);
+  if (!launchers.leads()) return follow(launchers);
+
   if (experiment.checkpoint.resume == "auto") {
     if (const auto run = unfinished_run(experiment.general)) {
       Judged stored;
       judge_file(*run / kConfig, {}, {}, stored);
       if (stored.experiment) report_differences(differences(*stored.experiment, experiment));
-      return resume(*run, judged, options);
+      return resume(*run, judged, options, launchers, std::move(plan));
     }
   }
-  need_worker();
-  plan::Plan plan = make_plan(judged, plan::Mode::fit, options);
-  const std::vector<host::GpuLease> leases = lease_gpus(experiment, plan);
   const store::RunFolder folder = store::RunFolder::create(
       experiment.general.root, experiment.general.name, std::chrono::system_clock::now());
   const store::RunLock lock(folder.path());
   plan.run_folder = folder.path().string();
-  plan.git_commit = host::git_commit(fs::current_path()).value_or("");
+  take_gpus(launchers, experiment, plan);
   keep_config(folder.path(), judged, options);
-  return execute(plan);
+  return execute(launchers, plan);
 }
 
 int resume_command(const Options& options) {
   const fs::path run = run_folder_of(options.argument);
   Judged stored;
-  if (!judge_here(run / kConfig, {}, base_of(run), Warnings::hidden, stored))
+  if (!judge_here(run / kConfig, {}, options, base_of(run), Warnings::hidden, stored))
     return static_cast<int>(stored.sink.exit());
   const bool changed = !options.files.empty() || !options.overrides.empty();
   if (!changed) {
@@ -346,7 +344,7 @@ int resume_command(const Options& options) {
   refuse_other_components(*stored.experiment, options.overrides);
   Judged today;
   const fs::path file = options.files.empty() ? run / kConfig : fs::path(options.files.front());
-  if (!judge_here(file, options.overrides, base_of(run), Warnings::hidden, today))
+  if (!judge_here(file, options.overrides, options, base_of(run), Warnings::hidden, today))
     return static_cast<int>(today.sink.exit());
   report_differences(differences(*stored.experiment, *today.experiment));
   return resume(run, today, options);
@@ -361,9 +359,13 @@ int test_command(const Options& options) {
   }
   const fs::path run = run_folder_of(options.argument);
   Judged judged;
-  if (!judge_here(run / kConfig, options.overrides, base_of(run), Warnings::hidden, judged))
+  if (!judge_here(run / kConfig, options.overrides, options, base_of(run), Warnings::hidden,
+                  judged))
     return static_cast<int>(judged.sink.exit());
-  need_worker();
+  plan::Plan plan = draft(judged, plan::Mode::test, options);
+  need_worker(plan);
+  Launchers launchers(*judged.experiment, plan, options.by_hand);
+  if (!launchers.leads()) return follow(launchers);
   const store::CheckpointFolder folder(run / kCheckpoints);
   std::optional<fs::path> checkpoint;
   if (const auto best = folder.linked(store::Link::best)) {
@@ -374,11 +376,10 @@ int test_command(const Options& options) {
   }
   if (!checkpoint)
     throw diag::Error(diag::Exit::failed, "'" + run.string() + "' has no checkpoint to test");
-  plan::Plan plan = make_plan(judged, plan::Mode::test, options);
   plan.run_folder = run.string();
   plan.resume_from = checkpoint->string();
-  const std::vector<host::GpuLease> leases = lease_gpus(*judged.experiment, plan);
-  return execute(plan);
+  take_gpus(launchers, *judged.experiment, plan);
+  return execute(launchers, plan);
 }
 
 }  // namespace runner::cli

@@ -2,14 +2,17 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "runner/diag/error.h"
+#include "runner/engine/questions.h"
 #include "runner/engine/run.h"
 #include "runner/engine/signals.h"
 #include "runner/host/clock.h"
@@ -53,6 +56,16 @@ void report_failure(const FailureRecord& failure) {
                       << '\n';
 }
 
+/// A library that gives up in a thread of its own (NCCL's watchdog) ends the process; its reason
+/// must not be lost.
+[[noreturn]] void report_and_end() {
+  FailureRecord failure{.message = "the worker was ended from within", .help = ""};
+  if (std::current_exception()) failure = runner::engine::describe_failure();
+  report_failure(failure);
+  runner::report::log::flush();
+  std::_Exit(failure.exit);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -62,14 +75,24 @@ int main(int argc, char** argv) {
   if (const std::string parent = variable("RUNNER_PARENT_PID"); !parent.empty()) {
     runner::engine::die_with_parent(std::atoi(parent.c_str()));
   }
-  if (argc != 2) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const auto answer = runner::engine::answer(arguments)) std::_Exit(*answer);
+  if (arguments.size() != 1) {
     std::cerr << "usage: runner-worker PLAN.json   (runner starts it)\n";
     return static_cast<int>(runner::diag::Exit::invalid);
   }
+  std::set_terminate([] {
+    try {
+      if (const auto error = std::current_exception()) std::rethrow_exception(error);
+      report_and_end();
+    } catch (...) {
+      report_and_end();
+    }
+  });
   int status = 0;
   try {
-    status =
-        runner::engine::run_plan(runner::plan::from_json(read_file(argv[1])), signal, clock, start);
+    status = runner::engine::run_plan(runner::plan::from_json(read_file(arguments.front())), signal,
+                                      clock, start);
   } catch (...) {
     const FailureRecord failure = runner::engine::describe_failure();
     report_failure(failure);

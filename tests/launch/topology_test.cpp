@@ -736,6 +736,13 @@ TEST_CASE("topology: the ports of a run are 32 different ones, the same to all i
     CHECK(*std::min_element(list.begin(), list.end()) >= 15'000);
     CHECK(*std::max_element(list.begin(), list.end()) < 25'000);
   }
+  // Some runs' identities give a stride that would come round too soon.
+  launch::Started any;
+  for (int run = 0; run < 5'000; ++run) {
+    any.identity = "run " + std::to_string(run);
+    const std::vector<int> list = launch::ports(any);
+    REQUIRE(std::set<int>(list.begin(), list.end()).size() == 32);
+  }
   // Two steps of a job, and two jobs whose numbers end alike, go different ways.
   CHECK(ports("12", "1", 0).front() != first.front());
   const std::vector<int> alike = ports("10012", "0", 0);

@@ -1,6 +1,4 @@
 // The launcher with shell scripts in the worker's place.
-#include "runner/launch/local.h"
-
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "runner/diag/error.h"
+#include "runner/launch/supervisor.h"
 #include "tests/fakes/temp_folder.h"
 
 using namespace runner;
@@ -28,7 +27,7 @@ struct Bench {
     fs::permissions(file, fs::perms::owner_all);
     return file;
   }
-  launch::Outcome run(const std::string& body) { return launch::run_local(plan, worker(body)); }
+  launch::Outcome run(const std::string& body) { return launch::run_alone(plan, worker(body)); }
 };
 
 }  // namespace
@@ -82,7 +81,7 @@ TEST_CASE("launch: a worker that dies by a signal is a failed run that names the
 
 TEST_CASE("launch: a missing worker says what to build") {
   Bench t;
-  CHECK_THROWS_AS((void)launch::run_local(t.plan, t.folder / "nothing"), diag::Error);
+  CHECK_THROWS_AS((void)launch::run_alone(t.plan, t.folder / "nothing"), diag::Error);
 }
 
 TEST_CASE(
@@ -110,7 +109,7 @@ TEST_CASE(
     kill(parent, SIGINT);
   });
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  const launch::Outcome outcome = launch::run_local(t.plan, worker);
+  const launch::Outcome outcome = launch::run_alone(t.plan, worker);
   sender.join();
   CHECK(outcome.exit_status == 130);
   CHECK(t.folder.read("seen") == "x\nx\n");
