@@ -735,8 +735,9 @@ std::vector<Strategy::NamedGenerator> Fit::generators() const {
   std::vector<Strategy::NamedGenerator> all{{kCpuGenerator, cpu_generator()}};
   if (!root_.is_cpu()) {
     for (std::size_t i = 0; i < t_.devices.size(); ++i) {
-      all.emplace_back(i == 0 ? kDeviceGenerator : kDeviceGenerator + ("-" + std::to_string(i)),
-                       at::globalContext().defaultGenerator(t_.devices[i]));
+      all.emplace_back(
+          i == 0 ? kDeviceGenerator : std::string(kDeviceGenerator) + "-" + std::to_string(i),
+          at::globalContext().defaultGenerator(t_.devices[i]));
     }
   }
   for (auto& own : strategy_->generators()) all.push_back(std::move(own));

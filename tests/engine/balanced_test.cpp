@@ -364,9 +364,31 @@ TEST_CASE(
   });
   (void)made.strategy->step(batch_for(graph, at::kDouble));
   CHECK(losses == 6);
-  CHECK(first_stage == 2 * 6);  // forward and backward
+  CHECK(first_stage == 6);
   CHECK(first_thread.load() != last_thread.load());
   CHECK(first_thread.load() != std::this_thread::get_id());
+}
+
+TEST_CASE("balanced: stages share the threads of the arithmetic") {
+  const graph::Graph graph = mlp();
+  int in_stage = 0;
+  const Loss mean = make_loss("cross_entropy", std::any(components::CrossEntropy{}));
+  const Loss looking = [&](const at::Tensor& outputs, const at::Tensor& targets) {
+    in_stage = at::get_num_threads();
+    return mean(outputs, targets);
+  };
+  Made made(graph, 2, 2);
+  at::set_num_threads(4);
+  const auto strategy = make_balanced({made.plan, made.experiment, looking, *made.precision,
+                                       made.group, std::vector<at::Device>(2, at::kCPU)});
+  strategy->setup(made.network, {});
+  (void)strategy->step(batch_for(graph, at::kDouble));
+  CHECK(in_stage == 2);
+  CHECK(at::get_num_threads() == 4);
+  int later = 0;
+  std::thread([&later] { later = at::get_num_threads(); }).join();
+  CHECK(later == 4);
+  at::set_num_threads(1);
 }
 
 TEST_CASE("balanced: an error of any stage comes out, and the next step works") {
@@ -407,7 +429,8 @@ TEST_CASE("balanced: number formats are those of one device") {
       const Tensors found = made.take_gradients();
       // The loss scale is in both.
       for (std::size_t i = 0; i < expected.size(); ++i) {
-        CHECK(found[i].scalar_type() == at::kFloat);
+        const bool is_float = found[i].scalar_type() == at::kFloat;
+        CHECK(is_float);
         const double size = expected[i].abs().max().item<double>();
         CHECK(distance(found[i], expected[i]) <= 1e-6 * size);
       }

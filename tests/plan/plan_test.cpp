@@ -103,6 +103,10 @@ TEST_CASE("plan: the printed plan fits the width and names what was inferred and
   CHECK(text.find("GPUs 1, 3 on each of 2 nodes, 4 processes, ddp (id 0 of the mask)") !=
         std::string::npos);
   CHECK(text.find("32 a process, effective 256") != std::string::npos);
+  CHECK(text.find("conv1 to relu1, 47% of the FLOPs, 600 parameters, about 10 B") !=
+        std::string::npos);
+  CHECK(text.find("fc, 53% of the FLOPs") != std::string::npos);
+  CHECK(text.find("0.9500 by FLOPs") != std::string::npos);
 }
 
 TEST_CASE("communication: a ring sends 2 (k - 1) / k of the gradients, and a link takes its time") {

@@ -349,7 +349,11 @@ class Balanced : public Strategy {
     const int all = at::get_num_threads();
     const auto stages = static_cast<int>(size());
     const int own = devices_.front().is_cpu() ? std::max(1, all / stages) : all;
-    team_.run([own](std::size_t) { at::set_num_threads(own); });
+    team_.run([own](std::size_t) {
+      // A thread's first look at its number replaces what was set before.
+      (void)at::get_num_threads();
+      at::set_num_threads(own);
+    });
     // What is set counts for this thread and for those that come later; the latter get it back.
     at::set_num_threads(all);
   }
