@@ -58,7 +58,7 @@ inline double seconds_since(Clock::time_point start) {
 }
 
 /// Polls until `condition` holds; false if it doesn't within the time.
-inline bool wait_for(const std::function<bool()>& condition, double seconds = 60) {
+inline bool wait_for(const std::function<bool()>& condition, double seconds = 30) {
   const auto start = Clock::now();
   while (!condition()) {
     if (seconds_since(start) > seconds) return false;
@@ -102,16 +102,12 @@ inline std::optional<std::string> variable_of(pid_t pid, const std::string& name
   return all.substr(begin, all.find('\0', begin) - begin);
 }
 
-/// The workers of runs in this folder.
+/// The workers of runs that were started in this folder, by rank.
 inline std::vector<Worker> workers_of(const fs::path& folder) {
   std::vector<Worker> result;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string line = e2e::read_file(entry.path() / "cmdline");
-    if (!has(line, "runner-worker") || !has(line, folder.string())) continue;
-    const pid_t pid = std::stoi(name);
-    result.push_back({pid, std::atoi(variable_of(pid, "RANK").value_or("0").c_str())});
+  for (const pid_t pid : e2e::workers_in(folder)) {
+    const auto rank = variable_of(pid, "RANK");
+    if (rank) result.push_back({pid, std::atoi(rank->c_str())});
   }
   std::sort(result.begin(), result.end(),
             [](const Worker& a, const Worker& b) { return a.rank < b.rank; });
