@@ -40,14 +40,17 @@ std::string named(int rank) {
   return "error: rank " + std::to_string(rank) + " (on " + host.data() + ")";
 }
 
-/// The failure is all that was printed: its message, and what to do.
+/// The failure is all that was printed: its message, what to do, and where to read on.
 void check_one_block(const e2e::Result& result, int rank, const std::string& message) {
   CAPTURE(result.out);
   CAPTURE(result.err);
   const std::string line = first_line(result.err);
   CHECK(line.starts_with(named(rank)));
   CHECK(has(line, message));
-  CHECK(std::count(result.err.begin(), result.err.end(), '\n') <= 2);
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 3);
+  const std::string log = rank == 0 ? "runner.log" : "rank-" + std::to_string(rank) + ".log";
+  CHECK(has(result.err, "\n  log: runs/t/"));
+  CHECK(result.err.ends_with("/" + log + "\n"));
   CHECK_FALSE(has(result.err, "onnection"));
 }
 
@@ -58,7 +61,7 @@ double percentile(std::vector<double> values, double share) {
   return values[static_cast<std::size_t>(std::ceil(last * share))];
 }
 
-void report_times(const char* what, const std::vector<double>& seconds) {
+void report_times(const std::string& what, const std::vector<double>& seconds) {
   MESSAGE(what << ": " << seconds.size() << " times, p50 " << percentile(seconds, 0.5) << " s, p95 "
                << percentile(seconds, 0.95) << " s, max " << percentile(seconds, 1) << " s");
 }
@@ -152,9 +155,9 @@ TEST_CASE("T46: a rank's share of the validation set is its own samples, none of
   const auto metrics = [&](int ranks) {
     const fs::path run = t.train(ranks, backends().front());
     Counts counts;
-    for (const Json& rank : manifest_of(run).at("ranks"))
-      counts.push_back(rank.at("validation_samples"));
-    return std::pair(manifest_of(run).at("metrics"), counts);
+    const Json manifest = manifest_of(run);
+    for (const Json& rank : manifest.at("ranks")) counts.push_back(rank.at("validation_samples"));
+    return std::pair(manifest.at("metrics"), counts);
   };
   const auto [alone, one] = metrics(1);
   CHECK((one == Counts{5}));
