@@ -66,7 +66,6 @@ TEST_CASE("net: two hosts with two processes each train as one machine with four
     const e2e::Result result = host.result();
     CHECK_MESSAGE(result.status == 0, result.err);
     CHECK(result.err == "");
-    MESSAGE(result.out);
   }
   CHECK(weights_hash(bench.only_run()) == weights_on_one_machine(4));
 }
@@ -133,11 +132,9 @@ TEST_CASE("net: a host that vanishes from the network ends the ranks of all host
   const LinkCut cut(2);
   for (Running& host : hosts) {
     const e2e::Result result = host.result();
-    MESSAGE(result.err);
     CHECK(result.status == 1);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  MESSAGE(took.count());
   CHECK(took.count() < 5 + 5);
   CHECK(comes_true([] { return processes_with("runner-worker").empty(); }, 2));
 }
@@ -149,8 +146,6 @@ TEST_CASE("net: a host that vanishes is named with its ranks, on its own side to
   const LinkCut cut(2);
   const e2e::Result first = hosts[0].result();
   const e2e::Result second = hosts[1].result();
-  MESSAGE(first.err);
-  MESSAGE(second.err);
   CHECK(has(first.err, "h2"));
   CHECK(has(first.err, "ranks 2-3"));
   CHECK(count(first.err, "error") == 1);
@@ -165,14 +160,12 @@ TEST_CASE("net: T58: a node that is killed ends the others with the reason") {
   SUBCASE("a follower") {
     kill(hosts[1].pid(), SIGKILL);
     const e2e::Result first = hosts[0].result();
-    MESSAGE(first.err);
     CHECK(first.status == 1);
     CHECK(has(first.err, "launcher 1 (h2, ranks 2-3) is gone"));
   }
   SUBCASE("the leader") {
     kill(hosts[0].pid(), SIGKILL);
     const e2e::Result second = hosts[1].result();
-    MESSAGE(second.err);
     CHECK(second.status == 1);
     CHECK(has(second.err, "the leader (h1) is gone"));
   }
@@ -190,11 +183,9 @@ TEST_CASE("net: a worker that is killed on one host ends the run, and is named w
   kill(victim, SIGKILL);
   const e2e::Result first = hosts[0].result();
   const e2e::Result second = hosts[1].result();
-  MESSAGE(first.err);
-  MESSAGE(second.err);
   CHECK(first.status == 1);
   CHECK(second.status == 1);
-  CHECK(has(first.err, "rank 3 (on h2) was ended by SIGKILL"));
+  CHECK(has(first.err, "rank 3 (on h2) was ended by signal 9 (SIGKILL)"));
 }
 
 TEST_CASE("net: Ctrl-C on any host saves and ends all of them, and the run resumes") {
@@ -206,8 +197,6 @@ TEST_CASE("net: Ctrl-C on any host saves and ends all of them, and the run resum
     kill(hosts[where].pid(), SIGINT);
     const e2e::Result first = hosts[0].result();
     const e2e::Result second = hosts[1].result();
-    MESSAGE(first.err);
-    MESSAGE(second.err);
     CHECK(first.status == 130);
     CHECK(second.status == 130);
     CHECK(has(first.out, "go on with: runner --resume"));
@@ -220,7 +209,6 @@ TEST_CASE("net: Ctrl-C on any host saves and ends all of them, and the run resum
   }
   for (Running& host : hosts) {
     const e2e::Result result = host.result();
-    MESSAGE(result.err);
     CHECK(result.status == 0);
   }
 }
@@ -230,7 +218,6 @@ TEST_CASE("net: a host that never comes is named on both sides after the start t
   SUBCASE("a follower") {
     const e2e::Result result = bench.run(on(1, {e2e::runner_path(), "t.toml"}) + flags(1) +
                                          nodes(2) + Arguments{"trainer.start_timeout=3"});
-    MESSAGE(result.err);
     CHECK(result.status == 1);
     CHECK(has(result.err, "launcher 1 (ranks 2-3)"));
     CHECK(has(result.err, "3 s"));
@@ -239,7 +226,6 @@ TEST_CASE("net: a host that never comes is named on both sides after the start t
   SUBCASE("the leader") {
     const e2e::Result result = bench.run(on(2, {e2e::runner_path(), "t.toml"}) + flags(2) +
                                          nodes(2) + Arguments{"trainer.start_timeout=3"});
-    MESSAGE(result.err);
     CHECK(result.status == 1);
     CHECK(has(result.err, "10.77.0.1:29500"));
     CHECK(result.seconds < 8);
@@ -251,7 +237,6 @@ TEST_CASE("net: a host that never comes is named on both sides after the start t
                                  Arguments{"trainer.start_timeout=4"});
     for (Running* host : {&first, &second}) {
       const e2e::Result result = host->result();
-      MESSAGE(result.err);
       CHECK(result.status == 1);
       CHECK(has(result.err, "launcher 2 (ranks 4-5)"));
     }
@@ -264,16 +249,14 @@ TEST_CASE("net: a master address of no machine, or of another one, is told with 
   for (const std::string wrong : {"10.77.0.99", "10.77.0.2"}) {
     const e2e::Result result =
         bench.run(on(1, {e2e::runner_path(), "t.toml"}) + flags(1, wrong) + nodes(2));
-    MESSAGE(result.err);
     CHECK(result.status == 4);
     CHECK(has(result.err, wrong));
-    CHECK(has(result.err, "10.77.0.1"));
+    CHECK(has(result.err, "(it has 10.77.0.1)"));
     CHECK(result.seconds < 5);
   }
   SUBCASE("a name that nobody knows") {
     const e2e::Result result =
         bench.run(on(1, {e2e::runner_path(), "t.toml"}) + flags(1, "no-such-host") + nodes(2));
-    MESSAGE(result.err);
     CHECK(result.status == 4);
     CHECK(has(result.err, "no-such-host"));
   }
@@ -289,7 +272,6 @@ TEST_CASE("net: a port in use is named") {
   };
   REQUIRE(comes_true(listens));
   const e2e::Result result = bench.run(on(1, {e2e::runner_path(), "t.toml"}) + flags(1) + nodes(2));
-  MESSAGE(result.err);
   CHECK(result.status == 4);
   CHECK(has(result.err, "port 29500 on 10.77.0.1 is in use"));
   CHECK(has(result.err, "--master-port"));
@@ -298,7 +280,6 @@ TEST_CASE("net: a port in use is named") {
 TEST_CASE("net: several nodes and nothing that started them is refused with the commands") {
   const Bench bench;
   const e2e::Result result = bench.run(on(1, {e2e::runner_path(), "t.toml"}) + nodes(2));
-  MESSAGE(result.err);
   CHECK(result.status == 3);
   CHECK(has(result.err, "--node-rank"));
   CHECK(has(result.err, "srun --nodes=2 --ntasks-per-node=2"));
@@ -313,7 +294,6 @@ TEST_CASE("net: nodes with different experiments are refused on both sides") {
   Running second = bench.start(on(2, {e2e::runner_path(), "u.toml"}) + flags(2) + nodes(2));
   for (Running* host : {&first, &second}) {
     const e2e::Result result = host->result();
-    MESSAGE(result.err);
     CHECK(result.status == 3);
     CHECK(has(result.err, "another experiment"));
     CHECK(has(result.err, "h1"));
@@ -329,7 +309,6 @@ TEST_CASE("net: two nodes with one number are told so") {
   Running third = bench.start(on(3, {e2e::runner_path(), "t.toml"}) + flags(2) + nodes(3));
   REQUIRE(comes_true([&] { return second.ended() || third.ended(); }));
   const e2e::Result refused = (second.ended() ? second : third).result();
-  MESSAGE(refused.err);
   CHECK(refused.status == 3);
   CHECK(has(refused.err, "launcher 1"));
   CHECK(has(refused.err, "--node-rank"));
@@ -363,10 +342,11 @@ TEST_CASE(
   const auto throw_rubbish_at = [&bench](const std::string& place) {
     const std::size_t colon = place.rfind(':');
     const std::string target = "/dev/tcp/" + place.substr(0, colon) + "/" + place.substr(colon + 1);
-    // Of 1 MB each; what the other side doesn't want to read ends the connection.
-    const std::string script = "for i in $(seq 20); do head -c 1000000 /dev/urandom > " + target +
-                               "; done 2>/dev/null; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >" +
-                               target + "; exec 3<>" + target + "; sleep 0.1";
+    // 1 MB each, as far as the other side takes it; then what a browser says, and nothing at all.
+    const std::string script =
+        "for i in $(seq 20); do timeout 0.2 head -c 1000000 /dev/urandom > " + target +
+        "; done 2>/dev/null; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >" + target + "; exec 3<>" +
+        target + "; sleep 0.1";
     return bench.run(on(3, {"bash", "-c", script}), 60);
   };
   throw_rubbish_at("10.77.0.1:29500");

@@ -111,6 +111,15 @@ std::map<std::string, pid_t> workers() {
   return all;
 }
 
+/// `runner` itself, as SLURM's task of that number; 0 if there is none.
+pid_t launcher_of(const std::string& task) {
+  for (const pid_t pid : processes_with(e2e::runner_path())) {
+    const bool is_worker = variable_of(pid, "RANK") != "(not set)";
+    if (!is_worker && variable_of(pid, "SLURM_PROCID") == task) return pid;
+  }
+  return 0;
+}
+
 }  // namespace
 
 TEST_CASE("slurm: srun starts one launcher for each rank, which train as one machine does") {
@@ -118,7 +127,6 @@ TEST_CASE("slurm: srun starts one launcher for each rank, which train as one mac
   BatchJob job(bench, {"--nodes=2", "--ntasks-per-node=2"},
                "srun " + command_line(runner_with(nodes(2, 2))) + "\n");
   const JobEnd end = job.end();
-  MESSAGE(end.out);
   CHECK(end.status == 0);
   CHECK(has(end.out, "SLURM step " + job.id() + ".0"));
   CHECK(weights_hash(bench.only_run()) == weights_on_one_machine(4));
@@ -129,7 +137,6 @@ TEST_CASE("slurm: srun starts one launcher for each node, which starts the node'
   BatchJob job(bench, {"--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2"},
                "srun " + command_line(runner_with(nodes(2, 2))) + "\n");
   const JobEnd end = job.end();
-  MESSAGE(end.out);
   CHECK(end.status == 0);
   CHECK(weights_hash(bench.only_run()) == weights_on_one_machine(4));
 }
@@ -143,8 +150,9 @@ TEST_CASE("slurm: CUDA_VISIBLE_DEVICES stays as SLURM sets it") {
     expected = "0,1";
   }
   SUBCASE("one for each task") { gpus = {"--gpus-per-task=1"}; }
-  Running srun = bench.start(Arguments{"srun", "--nodes=2", "--ntasks-per-node=2"} + gpus +
-                             runner_with(nodes(2, 2)));
+  Running srun =
+      bench.start(Arguments{"srun", "--job-name=lab", "--nodes=2", "--ntasks-per-node=2"} + gpus +
+                  runner_with(nodes(2, 2)));
   REQUIRE(comes_true([&] { return bench.trains() || srun.ended(); }));
   const std::map<std::string, pid_t> ranks = workers();
   CHECK(ranks.size() == 4);
@@ -158,10 +166,9 @@ TEST_CASE("slurm: CUDA_VISIBLE_DEVICES stays as SLURM sets it") {
     CHECK(seen == variable_of(launcher, "CUDA_VISIBLE_DEVICES"));
     CHECK(variable_of(launcher, "SLURM_PROCID") == rank);
   }
-  (void)bench.run({"scancel", "--signal=TERM", "--name", "env"});
-  kill(srun.pid(), SIGTERM);
+  CHECK(bench.run({"scancel", "--signal=TERM", "--name=lab"}).status == 0);
   const e2e::Result result = srun.result();
-  MESSAGE(result.err);
+  CHECK_MESSAGE(result.status == 143, result.err);
 }
 
 TEST_CASE("slurm: T76: fewer tasks than the job asked for a node end at once, with both numbers") {
@@ -173,8 +180,12 @@ TEST_CASE("slurm: T76: fewer tasks than the job asked for a node end at once, wi
                      "\nstatus=$?\necho took $((($(date +%s%N) - start) / 1000000)) ms\n"
                      "exit $status\n");
     const JobEnd end = job.end();
-    MESSAGE(end.out);
     CHECK(end.status == 3);
+    CHECK(has(end.out, "SLURM_NTASKS is 1, and SLURM_NTASKS_PER_NODE is 2"));
+    CHECK(has(end.out, "srun --nodes=1 --ntasks-per-node=2 runner t.toml"));
+    const std::size_t took = end.out.find("took ");
+    REQUIRE(took != std::string::npos);
+    CHECK(std::stoi(end.out.substr(took + 5)) < 1000);
   }
 }
 
@@ -182,13 +193,11 @@ TEST_CASE("slurm: a step of another size than the run ends at once, with both nu
   const Bench bench;
   const e2e::Result result =
       bench.run(Arguments{"srun", "--nodes=2", "--ntasks-per-node=1"} + runner_with(nodes(1, 4)));
-  MESSAGE(result.err);
   CHECK(result.status == 3);
   CHECK(has(result.err, "2 nodes"));
   CHECK(has(result.err, "trainer.num_nodes is 1"));
   const e2e::Result ranks =
       bench.run(Arguments{"srun", "--nodes=1", "--ntasks-per-node=2"} + runner_with(nodes(1, 4)));
-  MESSAGE(ranks.err);
   CHECK(ranks.status == 3);
   CHECK(has(ranks.err, "one of 2"));
   CHECK(has(ranks.err, "4 processes"));
@@ -201,24 +210,34 @@ TEST_CASE("slurm: tasks with different experiments are refused on all sides") {
   const std::string script =
       command_line(runner_with(nodes(1, 2))) + " optimizer.lr=0.00$((SLURM_PROCID + 1))";
   const e2e::Result result = bench.run({"srun", "--label", "-n2", "bash", "-c", script});
-  MESSAGE(result.err);
   CHECK(result.status == 3);
   CHECK(has(result.err, "0: "));
   CHECK(has(result.err, "1: "));
-  CHECK(count(result.err, "another experiment") == 2);
+  CHECK(count(result.err, "launcher 1 (on n1) has another experiment than the leader (on n1)") ==
+        2);
+}
+
+TEST_CASE("slurm: a warning about the experiment is shown once, not once a task") {
+  const Bench bench(kShort + "[slurm]\npartition = \"debug\"\n");
+  const e2e::Result result = bench.run(Arguments{"srun", "-n2"} + runner_with(nodes(1, 2)));
+  CHECK_MESSAGE(result.status == 0, result.err);
+  CHECK(count(result.err, "warning") == 1);
 }
 
 TEST_CASE("slurm: T77: four tasks with a GPU each are one run of four, not four runs") {
   const Bench bench(kLong);
-  Running srun = bench.start(Arguments{"srun", "--nodes=1", "--overcommit", "--ntasks-per-node=4",
-                                       "--gpus-per-node=2", "--gpu-bind=single:2"} +
-                             runner_with(nodes(1, 4)));
-  REQUIRE(comes_true([&] { return bench.trains() || srun.ended(); }));
-  CHECK(workers().size() == 4);
+  Running step =
+      bench.start(Arguments{"salloc", "--nodes=1", "-n2", "--gpus-per-node=2", "--job-name=lab",
+                            "srun", "--overcommit", "-n4", "--gpu-bind=single:1"} +
+                  runner_with(nodes(1, 4)));
+  REQUIRE(comes_true([&] { return bench.trains() || step.ended(); }));
+  const std::map<std::string, pid_t> ranks = workers();
+  CHECK(ranks.size() == 4);
   CHECK(processes_with("runner-worker").size() == 4);
-  for (const auto& [rank, pid] : workers()) CHECK(variable_of(pid, "WORLD_SIZE") == "4");
-  kill(srun.pid(), SIGTERM);
-  MESSAGE(srun.result().err);
+  for (const auto& [rank, pid] : ranks) CHECK(variable_of(pid, "WORLD_SIZE") == "4");
+  CHECK(bench.run({"scancel", "--signal=TERM", "--name=lab"}).status == 0);
+  const e2e::Result result = step.result();
+  CHECK_MESSAGE(result.status == 143, result.err);
   CHECK(bench.runs().size() == 1);
 }
 
@@ -228,7 +247,6 @@ TEST_CASE("slurm: T79: an interactive shell starts its own processes, and the pl
   SUBCASE("salloc") {
     const e2e::Result result =
         bench.run({"salloc", "--nodes=1", "-n2", "--job-name=train", "bash", "-c", command});
-    MESSAGE(result.out);
     CHECK_MESSAGE(result.status == 0, result.err);
     CHECK(has(result.out, "not a step of it"));
   }
@@ -237,7 +255,6 @@ TEST_CASE("slurm: T79: an interactive shell starts its own processes, and the pl
       const e2e::Result result =
           bench.run({"script", "--quiet", "--return", "--command",
                      "srun --job-name=" + name + " --pty bash -c '" + command + "'", "/dev/null"});
-      MESSAGE(result.out);
       CHECK(result.status == 0);
       CHECK(has(result.out, "SLURM step"));
     }
@@ -245,7 +262,6 @@ TEST_CASE("slurm: T79: an interactive shell starts its own processes, and the pl
   SUBCASE("the shell of sbatch") {
     BatchJob job(bench, {"-n2"}, command + "\n");
     const JobEnd end = job.end();
-    MESSAGE(end.out);
     CHECK(end.status == 0);
     CHECK(has(end.out, "not a step of it"));
   }
@@ -256,7 +272,6 @@ TEST_CASE("slurm: T79: an interactive shell starts its own processes, and the pl
 TEST_CASE("slurm: a shell on a job of two nodes is told to use srun") {
   const Bench bench;
   const e2e::Result result = bench.run(Arguments{"salloc", "--nodes=2"} + runner_with(nodes(2, 2)));
-  MESSAGE(result.err);
   CHECK(result.status == 3);
   CHECK(has(result.err, "srun --nodes=2 --ntasks-per-node=2 runner t.toml"));
 }
@@ -279,7 +294,6 @@ TEST_CASE(
   BatchJob one(first, shape, srun + "70001" + command + "\n");
   BatchJob two(second, shape, srun + "80001" + command + "\n");
   const JobEnd end = one.end();
-  MESSAGE(end.out);
   CHECK(end.status == 0);
   const JobEnd other = two.end();
   CHECK_MESSAGE(other.status == 0, other.out);
@@ -293,7 +307,6 @@ TEST_CASE("slurm: two steps of one job run beside each other") {
   BatchJob job(bench, {"--nodes=2", "--ntasks-per-node=2"},
                step + " name=a & first=$!\n" + step + " name=b || exit $?\nwait $first\n");
   const JobEnd end = job.end();
-  MESSAGE(end.out);
   CHECK(end.status == 0);
   CHECK(fs::exists(bench.path() / "runs/a"));
   CHECK(fs::exists(bench.path() / "runs/b"));
@@ -305,26 +318,27 @@ TEST_CASE("slurm: a task that is killed ends the step in seconds, without --kill
       bench.start(Arguments{"srun", "--nodes=2", "--ntasks-per-node=2"} + runner_with(nodes(2, 2)));
   REQUIRE(comes_true([&] { return bench.trains(); }));
   pid_t victim = 0;
-  SUBCASE("a worker") { victim = workers().at("2"); }
+  std::string expected;
+  SUBCASE("a worker") {
+    victim = workers().at("2");
+    expected = "error: rank 2 (on n2) was ended by signal 9 (SIGKILL)";
+  }
   SUBCASE("the launcher of a rank") {
-    for (const pid_t pid : processes_with(e2e::runner_path()))
-      if (variable_of(pid, "SLURM_PROCID") == "2" && variable_of(pid, "RANK") == "(not set)")
-        victim = pid;
+    victim = launcher_of("2");
+    expected = "error: launcher 2 (n2, rank 2) is gone";
   }
   SUBCASE("the leader") {
-    for (const pid_t pid : processes_with(e2e::runner_path()))
-      if (variable_of(pid, "SLURM_PROCID") == "0" && variable_of(pid, "RANK") == "(not set)")
-        victim = pid;
+    victim = launcher_of("0");
+    expected = "error: the leader (n1) is gone";
   }
   REQUIRE(victim != 0);
   const auto start = std::chrono::steady_clock::now();
   kill(victim, SIGKILL);
   const e2e::Result result = srun.result();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  MESSAGE(result.err);
   CHECK(took.count() < 10);
   CHECK(result.status != 0);
-  CHECK(has(result.err, "error"));
+  CHECK_MESSAGE(has(result.err, expected), result.err);
   CHECK(comes_true([] { return processes_with("runner-worker").empty(); }, 2));
 }
 
@@ -335,9 +349,9 @@ TEST_CASE("slurm: scancel saves a checkpoint on the way out") {
   REQUIRE(comes_true([&] { return bench.trains(); }));
   job.signal({});
   const JobEnd end = job.end();
-  MESSAGE(end.out);
   CHECK(newest_step(bench.only_run()) > 0);
-  CHECK(manifest(bench.only_run()).at("exit_status") == 143);
+  CHECK(manifest(bench.only_run()).at("status") == "interrupted");
+  CHECK(has(end.out, "go on with: runner --resume"));
   CHECK(comes_true([] { return processes_with("runner-worker").empty(); }, 5));
 }
 
@@ -348,7 +362,6 @@ TEST_CASE("slurm: T83: SIGTERM in a job saves, ends with 143, and the run resume
     REQUIRE(comes_true([&] { return bench.trains(); }));
     job.signal({"--batch", "--signal=TERM"});
     const JobEnd end = job.end();
-    MESSAGE(end.out);
     CHECK(end.status == 143);
     CHECK(has(end.out, "go on with: runner --resume"));
     need_same_bits_as_without_a_stop(bench, nodes(1, 2));
@@ -358,7 +371,6 @@ TEST_CASE("slurm: T83: SIGTERM in a job saves, ends with 143, and the run resume
     REQUIRE(comes_true([&] { return bench.trains(); }));
     job.signal({"--signal=TERM"});
     const JobEnd end = job.end();
-    MESSAGE(end.out);
     CHECK(end.status == 143);
     need_same_bits_as_without_a_stop(bench, nodes(1, 2));
   }
@@ -366,7 +378,6 @@ TEST_CASE("slurm: T83: SIGTERM in a job saves, ends with 143, and the run resume
     BatchJob job(bench, {"-n2", "--time=1", "--signal=B:TERM@20"},
                  "exec " + command_line(runner_with(nodes(1, 2))) + "\n");
     const JobEnd end = job.end(150);
-    MESSAGE(end.out);
     CHECK(end.status == 143);
     CHECK(newest_step(bench.only_run()) > 0);
   }
