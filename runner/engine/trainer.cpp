@@ -401,6 +401,7 @@ void Fit::train_step() {
   std::int64_t samples = 0;
   for (std::int64_t i = 0; i < group; ++i) samples += loader_->batch_size(state_.batch + i);
   if (!shares_samples_) samples *= t_.group.size();
+  if (t_.heartbeat != nullptr) t_.heartbeat->step.store(state_.step + 1);
   if (fault_) fail_on_demand();
 
   state_.lr = learning_rate();
@@ -594,7 +595,6 @@ std::optional<Figures> Fit::validate() {
 
 void Fit::beat(host::Phase phase) {
   if (t_.heartbeat == nullptr) return;
-  t_.heartbeat->step.store(state_.step + 1, std::memory_order_relaxed);
   t_.heartbeat->phase.store(phase, std::memory_order_relaxed);
   t_.heartbeat->beats.fetch_add(1, std::memory_order_relaxed);
 }
@@ -666,6 +666,8 @@ std::vector<std::string> Fit::columns() const {
 
 report::MetricsCsv Fit::open_csv(bool resumed) const {
   const auto path = std::filesystem::path(t_.plan.run_folder) / kCsv;
+  // A restart before the first checkpoint begins again, its rows too.
+  if (!resumed && t_.attempt > 0) std::filesystem::remove(path);
   if (resumed && std::filesystem::exists(path)) {
     return report::MetricsCsv::resume(path, columns(), state_.csv_bytes, state_.csv_row);
   }

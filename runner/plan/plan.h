@@ -20,7 +20,7 @@ namespace runner::plan {
 enum class Mode { fit, test };
 
 struct Devices {
-  std::string type = "cpu";  ///< LibTorch's name of the kind: "cpu", "cuda", "xla"
+  std::string type = "cpu";       ///< LibTorch's name of the kind: "cpu", "cuda", "xla"
   std::vector<std::int64_t> ids;  ///< GPU ids on each node, root first; empty on the CPU
   std::string note;               ///< "id 0 of the mask (physical 1)", …
 };
@@ -39,7 +39,7 @@ struct Plan {
   std::int64_t processes_per_node = 1;
   std::int64_t world_size = 1;
   std::int64_t devices_per_process = 1;  ///< that a process splits its batches or its model among
-  std::int64_t timeout_seconds = 600;        ///< that ranks wait for one that doesn't come
+  std::int64_t timeout_seconds = 600;    ///< that ranks wait for one that doesn't come
   std::int64_t start_timeout_seconds = 300;  ///< that ranks wait for each other at the start
   std::int64_t max_restarts = 0;
 

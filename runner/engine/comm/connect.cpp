@@ -6,7 +6,9 @@
 #include "runner/diag/error.h"
 #include "runner/engine/comm/backends.h"
 #include "runner/engine/comm/group.h"
+#include "runner/engine/cuda/cuda.h"
 #include "runner/host/environment.h"
+#include "runner/host/process.h"
 
 namespace runner::engine {
 
@@ -44,7 +46,7 @@ c10::intrusive_ptr<c10d::Store> open_store(int rank, int size, milliseconds time
 
 }  // namespace
 
-Group connect(const plan::Plan& plan, const at::Device& device) {
+Group connect(const plan::Plan& plan, const std::string& communication, const at::Device& device) {
   if (plan.world_size == 1) return {};
   const milliseconds at_start = seconds(plan.start_timeout_seconds) + kAfterLauncher;
   try {
@@ -57,9 +59,17 @@ Group connect(const plan::Plan& plan, const at::Device& device) {
                                  .timeout = seconds(plan.timeout_seconds) + kAfterLauncher};
     auto processes = c10::make_intrusive<c10d::ProcessGroup>(options.store, rank, size);
     using Type = c10d::ProcessGroup::BackendType;
-    processes->setBackend(c10::DeviceType::CPU, Type::GLOO, make_gloo(options));
+    // Always there: what ranks agree on lies in main memory, whatever carries the gradients.
+    const auto gloo = make_gloo(options);
+    processes->setBackend(c10::DeviceType::CPU, Type::GLOO, gloo);
     processes->setDefaultBackend(Type::GLOO);
-    (void)device;
+    if (device.is_cuda() && communication == "gloo") {
+      processes->setBackend(c10::DeviceType::CUDA, Type::GLOO, gloo);
+    } else if (device.is_cuda()) {
+      const cuda::Api& api = cuda::load(host::self_exe_folder());
+      processes->setBackend(c10::DeviceType::CUDA, Type::NCCL,
+                            api.make_nccl(options, device.index()));
+    }
     return Group(std::move(processes));
   } catch (const c10::Error& error) {
     throw ExchangeError(error.what_without_backtrace());

@@ -68,9 +68,11 @@ class Group {
   int rank_ = 0, size_ = 1;
 };
 
-/// Joins the other ranks of the plan, as the launcher's variables say (runner/launch/worker.h).
+/// Joins the other ranks of the plan, as the launcher's variables say (runner/launch/crew.h).
+/// `communication`: what carries tensors of a GPU, "gloo", "nccl" or "auto", which is NCCL.
 /// Throws diag::Error (machine) where this build lacks what the plan communicates with, and
 /// ExchangeError when the others don't come.
-[[nodiscard]] Group connect(const plan::Plan& plan, const at::Device& device);
+[[nodiscard]] Group connect(const plan::Plan& plan, const std::string& communication,
+                            const at::Device& device);
 
 }  // namespace runner::engine
