@@ -65,10 +65,6 @@ std::vector<std::string> worker_environment(const CrewPlan& crew, std::int64_t i
       all.push_back("RUNNER_STORE_FD=" + std::to_string(crew.store_fd));
   }
   add_devices(crew, index, all);
-  // c10d warns of what is none of a user's business, such as hosts without a name; what ends a run
-  // is told by the run.
-  if (t.world_size > 1 && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
-    all.emplace_back("TORCH_CPP_LOG_LEVEL=ERROR");
   // Else every process takes all cores, and they only get in each other's way.
   const std::int64_t sharing = t.local_size * crew.plan.devices_per_process;
   if (crew.plan.devices.type == "cpu" && sharing > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
