@@ -35,6 +35,11 @@ class Network {
   /// `training` turns dropout on, and batch statistics, which it also updates.
   [[nodiscard]] at::Tensor forward(const at::Tensor& inputs, bool training);
 
+  /// A network on `device` for other rows of the same batches. On this network's own device its
+  /// parameters are this one's memory, with gradients of their own; elsewhere they are copies.
+  /// Buffers are copies.
+  [[nodiscard]] Network replica(const at::Device& device) const;
+
   /// Takes the random numbers of each dropout layer from the generator that `of` gives for its
   /// number, counted from 0. Without this they come from the device's default one.
   void set_dropout_generators(const std::function<at::Generator(std::size_t)>& of);

@@ -517,6 +517,7 @@ int run_plan(const plan::Plan& plan, const std::atomic<int>& signal, host::Clock
   const Process process{plan,  experiment, std::move(devices), std::move(group), signal,
                         clock, start,      heartbeat};
   const int status = plan.mode == plan::Mode::test ? test(process) : train(process);
+  process.group.leave();
   process.enter(host::Phase::done);
   return status;
 }
