@@ -87,7 +87,7 @@ void write_torchelastic_error(const std::filesystem::path& file, const Failure& 
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   // torchrun takes the earliest for the root cause, and counts in whole seconds.
   const auto seconds =
-      std::chrono::duration_cast<std::chrono::seconds>(now).count() - (first ? 1 : 0);
+      std::chrono::duration_cast<std::chrono::seconds>(now).count() + (first ? 0 : 1);
   const Json json = {
       {"message",
        {{"message", failure.message},

@@ -48,7 +48,6 @@ TEST_CASE("mpirun: two and four processes train as one launcher's do") {
     CAPTURE(count);
     const Bench bench;
     const e2e::Result result = bench.run(mpirun(count) + runner_with({processes(count)}));
-    MESSAGE(result.out);
     CHECK_MESSAGE(result.status == 0, result.err);
     CHECK(has(result.out, "Open MPI, rank 0 of " + std::to_string(count)));
     CHECK(weights_hash(bench.only_run()) == weights_on_one_machine(count));
@@ -58,7 +57,6 @@ TEST_CASE("mpirun: two and four processes train as one launcher's do") {
 TEST_CASE("mpirun: another number of processes than the run has is refused with both") {
   const Bench bench;
   const e2e::Result result = bench.run(mpirun(3) + runner_with({processes(2)}));
-  MESSAGE(result.err);
   CHECK(result.status == 3);
   CHECK(has(result.err, "one of 3"));
   CHECK(has(result.err, "2 processes"));
@@ -69,7 +67,6 @@ TEST_CASE("mpirun: a rank that fails ends all of them, and is named") {
   const Bench bench;
   const e2e::Result result =
       bench.run(mpirun(2) + runner_with({processes(2), "debug.fail=\"rank=1,step=3,how=throw\""}));
-  MESSAGE(result.err);
   CHECK(result.status == 1);
   CHECK(has(result.err, "rank 1 (on "));
   CHECK(comes_true([] { return processes_with("runner-worker").empty(); }, 2));
@@ -87,7 +84,6 @@ TEST_CASE("mpirun: a launcher that is killed ends all of them in seconds") {
   REQUIRE(victim != 0);
   kill(victim, SIGKILL);
   const e2e::Result result = run.result();
-  MESSAGE(result.err);
   CHECK(result.status != 0);
   CHECK(comes_true([] { return processes_with("runner-worker").empty(); }, 5));
 }
@@ -99,8 +95,6 @@ TEST_CASE("mpirun: SIGTERM and Ctrl-C save a checkpoint") {
     REQUIRE(comes_true([&] { return bench.trains(); }));
     kill(run.pid(), signal);
     const e2e::Result result = run.result();
-    MESSAGE(result.out);
-    MESSAGE(result.err);
     CHECK(std::filesystem::exists(bench.only_run() / "checkpoints/last"));
     CHECK(comes_true([] { return processes_with("runner-worker").empty(); }, 5));
   }
@@ -113,7 +107,6 @@ TEST_CASE("mpirun: two hosts train as one machine does") {
   SUBCASE("one launcher for each rank") {
     const e2e::Result result =
         bench.run(on_first_host(mpirun(4, hosts(bench, "h1:2,h2:2")) + runner_with(shape)));
-    MESSAGE(result.out);
     CHECK_MESSAGE(result.status == 0, result.err);
   }
   SUBCASE("one launcher for each node") {
@@ -123,3 +116,16 @@ TEST_CASE("mpirun: two hosts train as one machine does") {
   }
   CHECK(weights_hash(bench.only_run()) == expected);
 }
+
+#ifdef RUNNER_HAS_MPI
+TEST_CASE("mpirun: horovod's gradients go from host to host through MPI") {
+  const Bench bench;
+  const e2e::Result result = bench.run(
+      on_first_host(mpirun(2, hosts(bench, "h1:1,h2:1")) +
+                    runner_with({"trainer.backend=horovod", "trainer.num_nodes=2", processes(1)})));
+  CHECK_MESSAGE(result.status == 0, result.err);
+  CHECK(manifest(bench.only_run()).at("backend") == "horovod");
+  // A sum of two numbers is the same in either order.
+  CHECK(weights_hash(bench.only_run()) == weights_on_one_machine(2));
+}
+#endif

@@ -312,6 +312,23 @@ TEST_CASE("slurm: two steps of one job run beside each other") {
   CHECK(fs::exists(bench.path() / "runs/b"));
 }
 
+TEST_CASE("slurm: the batch script of docs/launching.md trains") {
+  const std::string page = e2e::read_file(e2e::source_path("docs/launching.md"));
+  const std::size_t start = page.find("#!/bin/bash");
+  REQUIRE(start != std::string::npos);
+  const Bench bench;
+  bench.write("digits.toml", e2e::read_file(e2e::source_path("configs/digits.toml")));
+  bench.write("digits.sh", page.substr(start, page.find("```", start) - start));
+  const std::string path =
+      "PATH=" + fs::path(e2e::runner_path()).parent_path().string() + ":" + std::getenv("PATH");
+  const e2e::Result job = bench.run({"env", path, "sbatch", "--parsable", "--wait", "digits.sh"});
+  const std::string id = job.out.substr(0, job.out.find_first_of(";\n"));
+  const std::string out = e2e::read_file(bench.path() / ("digits-" + id + ".out"));
+  CHECK_MESSAGE(job.status == 0, job.err, out);
+  CHECK(has(out, "2 nodes, 4 processes, ddp"));
+  CHECK(fs::exists(bench.path() / "runs/digits"));
+}
+
 TEST_CASE("slurm: a task that is killed ends the step in seconds, without --kill-on-bad-exit") {
   const Bench bench(kLong);
   Running srun =
