@@ -37,8 +37,9 @@ struct Failure {
 /// "signal 9 (SIGKILL)".
 [[nodiscard]] std::string signal_text(int signal);
 
-/// Leaves the reason where torchrun looks for it: in TORCHELASTIC_ERROR_FILE. Never throws: the
-/// run has failed already.
-void write_torchelastic_error(const std::filesystem::path& file, const Failure& failure);
+/// Leaves the reason where torchrun looks for it: in TORCHELASTIC_ERROR_FILE. `first`: of all that
+/// write it, this is the one that torchrun shall name. Never throws: the run has failed already.
+void write_torchelastic_error(const std::filesystem::path& file, const Failure& failure,
+                              bool first);
 
 }  // namespace runner::launch

@@ -114,12 +114,24 @@ void say_farewell(std::vector<Connection*> connections, std::string_view message
 
 // --- the leader -----------------------------------------------------------------------------
 
-[[noreturn]] void no_such_address(const std::string& host, const std::string& number) {
+/// What names the leader's host, or the port: a flag to people who start nodes by hand.
+bool is_told_by_flags(const Topology& topology) {
+  return topology.started.starter == Starter::hand || topology.started.starter == Starter::nobody;
+}
+std::string name_of_host(const Topology& topology) {
+  return is_told_by_flags(topology) ? "--master-addr" : "MASTER_ADDR";
+}
+std::string name_of_port(const Topology& topology) {
+  return is_told_by_flags(topology) ? "--master-port" : "MASTER_PORT";
+}
+
+[[noreturn]] void no_such_address(const Topology& topology, const std::string& host,
+                                  const std::string& number) {
   const std::string named = host == number ? host : "'" + host + "' is " + number + ", which";
   throw diag::Error(
       diag::Exit::machine,
       named + " is no address of this machine (it has " + join(machine_addresses()) + ")",
-      "the leader, node rank 0, must run on the machine of --master-addr");
+      "the leader, node rank 0, must run on the machine of " + name_of_host(topology));
 }
 
 /// A name that stands for loopback in this machine's own /etc/hosts is reached elsewhere under an
@@ -135,7 +147,7 @@ std::string reachable_host(const Topology& topology, const std::string& host) {
   throw diag::Error(diag::Exit::machine,
                     "'" + host + "' is " + found.front().host() +
                         " on this machine, which no other machine can reach",
-                    "give one of its addresses: --master-addr " + join(own));
+                    "give one of its addresses (" + join(own) + ") as " + name_of_host(topology));
 }
 
 /// Under torchrun the named host is that of its store, which may be another machine.
@@ -168,24 +180,24 @@ host::UniqueFd listen_for_launchers(const Topology& topology, const MeetingOptio
       tried = &address;
       break;
     }
-    if (tried == nullptr) no_such_address(host, addresses.front().host());
+    if (tried == nullptr) no_such_address(topology, host, addresses.front().host());
     where = tried->host();
     if (error != EADDRINUSE) {
       throw diag::Error(diag::Exit::machine,
                         "can't listen at " + tried->text() + ": " + std::strerror(error),
-                        "name another port: --master-port");
+                        "name another port: " + name_of_port(topology));
     }
   }
   if (ports.size() == 1) {
     throw diag::Error(diag::Exit::machine,
                       "port " + std::to_string(ports.front()) + " on " + where + " is in use",
-                      "name another port on all machines: --master-port");
+                      "name another port on all machines: " + name_of_port(topology));
   }
   throw diag::Error(diag::Exit::machine,
                     "the ports " + std::to_string(ports.front()) + " to " +
                         std::to_string(ports.back()) + " that were tried on " + where +
                         " are in use",
-                    "name a free one on all machines: --master-port");
+                    "name a free one on all machines: " + name_of_port(topology));
 }
 
 /// Gathers the other launchers.
@@ -360,8 +372,11 @@ class Gathering {
     tell_all(refusal("the leader at " + place_.text() + " waited for " + missing + in,
                      "start it, or see why it didn't come", 1),
              nullptr);
-    throw diag::Error(diag::Exit::failed, came,
-                      "start it with the same command, and see that it reaches " + place_.text());
+    throw diag::Error(
+        diag::Exit::failed, came,
+        std::string("start it with the same command") +
+            (topology_.started.starter == Starter::hand ? " and its --node-rank" : "") +
+            ", and see that it reaches " + place_.text());
   }
 
   const Topology& topology_;

@@ -217,7 +217,7 @@ CrewPlan crew_plan(const Job& job, const plan::Plan& plan, fs::path plan_file,
           .devices = job.devices};
 }
 
-/// torchrun shows the reason of the rank that failed, if it finds one.
+/// torchrun shows what it finds for each of its processes, and as the root cause the first of them.
 void tell_torchrun(const Job& job, const Failure& failure) {
   const char* file = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (file == nullptr || *file == '\0') return;
@@ -225,7 +225,7 @@ void tell_torchrun(const Job& job, const Failure& failure) {
   const bool ours =
       failure.rank < 0 ? t.launcher == 0
                        : failure.rank >= t.first_rank && failure.rank < t.first_rank + t.ranks_here;
-  if (ours) write_torchelastic_error(file, failure);
+  write_torchelastic_error(file, failure, ours);
 }
 
 // --- the leader -----------------------------------------------------------------------------

@@ -66,14 +66,16 @@ TEST_CASE("launch: ranks are named by ranges") {
 TEST_CASE("launch: torchrun's error file has its fields, the time as text") {
   const TempFolder folder;
   const std::int64_t before = std::time(nullptr);
-  launch::write_torchelastic_error(folder / "error.json", Failure{.message = "bad", .rank = 3});
+  launch::write_torchelastic_error(folder / "error.json", Failure{.message = "bad", .rank = 3},
+                                   /*first=*/true);
   const auto json = nlohmann::json::parse(folder.read("error.json"));
   CHECK(json["message"]["message"] == "bad");
   CHECK(json["message"]["extraInfo"]["rank"] == 3);
   const std::int64_t at = std::stoll(json["message"]["extraInfo"]["timestamp"].get<std::string>());
   CHECK(at >= before);
   CHECK(at <= std::time(nullptr));
-  launch::write_torchelastic_error(folder / "no" / "such" / "folder", Failure{});
+  launch::write_torchelastic_error(folder / "no" / "such" / "folder", Failure{},
+                                   /*first=*/true);
 }
 
 TEST_CASE("launch: a signal is named, one without a name by its number") {

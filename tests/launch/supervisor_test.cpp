@@ -439,9 +439,16 @@ TEST_CASE("launchers: one rank's failure ends all; only the leader has something
   CHECK(other.status == 1);
   CHECK(other.message.empty());
   CHECK(t.workers().empty());
-  // torchrun asks the launcher whose rank it was.
-  CHECK_FALSE(t.exists("torch-0"));
-  CHECK(t.folder.read("torch-1").find("row 7 is bad") != std::string::npos);
+  // torchrun shows what each says, and names the earliest.
+  const auto told = [&t](const std::string& name) {
+    return nlohmann::json::parse(t.folder.read(name)).at("message");
+  };
+  const auto time = [&told](const std::string& name) {
+    return std::stoll(told(name).at("extraInfo").at("timestamp").get<std::string>());
+  };
+  CHECK(told("torch-0").at("message") == "rank 3 (on h1): row 7 is bad");
+  CHECK(told("torch-1").at("message") == "rank 3 (on h1): row 7 is bad");
+  CHECK(time("torch-1") <= time("torch-0"));
 }
 
 TEST_CASE("launchers: a rank that stands still is named over machines") {
