@@ -136,7 +136,12 @@ TEST_CASE("ranks: a run stopped again and again within its first epoch still end
   for (int i = 0; i < 3 && result.status == 128 + SIGTERM; ++i) {
     const std::int64_t before = steps_so_far(t);
     result = t.run({"--resume", t.last_run().string(), "--quiet"}, [&](pid_t pid) {
-      CHECK(wait_for([&] { return t.workers().empty() || steps_so_far(t) > before; }));
+      bool seen = false;
+      CHECK(wait_for([&] {
+        const bool is_over = seen && t.workers().empty();
+        seen = seen || !t.workers().empty();
+        return is_over || steps_so_far(t) > before;
+      }));
       kill(pid, SIGTERM);
     });
   }
