@@ -168,7 +168,7 @@ TEST_CASE(
     CAPTURE(resumed.err);
     REQUIRE(resumed.status == 0);
     CHECK(has(resumed.err, "changed: trainer.num_processes was 2, is " + std::to_string(ranks)));
-    CHECK(has(resumed.out, "the run used 2 processes and goes on with " + std::to_string(ranks)));
+    CHECK(has(resumed.err, "the run used 2 processes and goes on with " + std::to_string(ranks)));
     const Json manifest = manifest_of(t.last_run());
     CHECK(manifest.at("status") == "finished");
     CHECK(manifest.at("epochs") == 3);
