@@ -170,6 +170,7 @@ class Fit {
   void restore(const Snapshot& snapshot);
   void restore_generators(const Snapshot& snapshot);
   void report_changes();
+  void count_steps();
   [[nodiscard]] static std::string name_on(std::int64_t rank, const std::string& generator);
   [[nodiscard]] std::vector<NamedTensor> gather_generators();
   [[nodiscard]] std::vector<Strategy::NamedGenerator> generators() const;
@@ -189,7 +190,8 @@ class Fit {
   const bool shares_samples_;      ///< each rank has its share of a batch, not a batch of its own
   const std::int64_t batch_size_;  ///< of all ranks together, or of each if they don't share
   const std::int64_t batches_;     ///< of an epoch
-  const std::string monitor_;      ///< of the checkpoints; empty: none
+  std::optional<std::int64_t> max_steps_;
+  const std::string monitor_;  ///< of the checkpoints; empty: none
   const bool monitor_max_;
 
   Agreement agreement_;
@@ -235,6 +237,7 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
       batch_size_(e_.data.batch_size * replicas(training.plan) *
                   (shares_samples_ ? training.group.size() : 1)),
       batches_(training.plan.batches_per_epoch),
+      max_steps_(training.plan.max_steps),
       monitor_(e_.checkpoint.monitor.value_or(training.plan.monitor.value_or(""))),
       monitor_max_(maximises(e_.checkpoint.mode, monitor_)),
       agreement_(training.group, training.signal, training.clock,
@@ -326,7 +329,7 @@ LoaderOptions Fit::validation_loading() const {
 Outcome Fit::run() {
   t_.progress.start({.epochs = t_.plan.max_epochs,
                      .steps_per_epoch = t_.plan.steps_per_epoch,
-                     .max_steps = t_.plan.max_steps,
+                     .max_steps = max_steps_,
                      .batch = t_.plan.effective_batch,
                      .first_step = state_.step});
   start_ = t_.clock.now();
@@ -447,7 +450,7 @@ double Fit::learning_rate() const {
   return scheduler_->lr(e_.scheduler.options,
                         {.step = state_.step,
                          .epoch = state_.epoch,
-                         .total_steps = t_.plan.max_steps.value_or(0),
+                         .total_steps = max_steps_.value_or(0),
                          .steps_per_epoch = t_.plan.steps_per_epoch},
                         base_lr_);
 }
@@ -549,8 +552,8 @@ std::optional<std::string> Fit::reason_to_stop() const {
   if (state_.batch == 0 && t_.plan.max_epochs && state_.epoch >= *t_.plan.max_epochs) {
     return all_done(*t_.plan.max_epochs, "epoch");
   }
-  if (t_.plan.max_steps && state_.step >= *t_.plan.max_steps) {
-    return all_done(*t_.plan.max_steps, "step");
+  if (max_steps_ && state_.step >= *max_steps_) {
+    return all_done(*max_steps_, "step");
   }
   if (!minimum_done()) return std::nullopt;
   if (early_stop_) {
@@ -688,6 +691,7 @@ void Fit::restore(const Snapshot& snapshot) {
     state_.threads = at::get_num_threads();
   }
   report_changes();
+  count_steps();
   t_.network.load_state(snapshot.weights);
   precision_->restore(state_.precision);
   if (plateau_ && state_.plateau) plateau_->restore(*state_.plateau);
@@ -718,26 +722,35 @@ void Fit::report_changes() {
   state_.batch -= state_.batch % e_.trainer.accumulate;
   state_.buckets.clear();
   if (!leads_) return;
-  std::string text = "the run used " + report::format_count(before, "process") +
-                     " and goes on with " + std::to_string(now) + ": a step takes " +
-                     std::to_string(batch_size_) + " samples instead of " +
-                     std::to_string(state_.batch_size) +
+  std::string text = "the run used " + std::to_string(before) +
+                     (before == 1 ? " process" : " processes") + " and goes on with " +
+                     std::to_string(now) + ": a step takes " + std::to_string(batch_size_) +
+                     " samples instead of " + std::to_string(state_.batch_size) +
                      ", and results are no longer those of an uninterrupted run to the bit";
   if (const std::int64_t again = seen - state_.batch * batch_size_; again > 0) {
     text += "; " + report::format_count(again, "sample") + " of this epoch " +
             (again == 1 ? "comes" : "come") + " a second time";
   }
   report::log::warn(text);
-  t_.progress.message("warning: " + text);
+}
+
+/// Where epochs end the run, its steps are those so far and those to come: another number of
+/// processes may have made the first.
+void Fit::count_steps() {
+  if (e_.trainer.max_steps || !t_.plan.max_epochs || !max_steps_) return;
+  const std::int64_t accumulate = e_.trainer.accumulate;
+  const std::int64_t left = (*t_.plan.max_epochs - state_.epoch) * t_.plan.steps_per_epoch -
+                            (state_.batch + accumulate - 1) / accumulate;
+  max_steps_ = state_.step + state_.skipped_steps + left;
 }
 
 std::vector<Strategy::NamedGenerator> Fit::generators() const {
   std::vector<Strategy::NamedGenerator> all{{kCpuGenerator, cpu_generator()}};
   if (!root_.is_cpu()) {
     for (std::size_t i = 0; i < t_.devices.size(); ++i) {
-      all.emplace_back(
-          i == 0 ? kDeviceGenerator : std::string(kDeviceGenerator) + "-" + std::to_string(i),
-          at::globalContext().defaultGenerator(t_.devices[i]));
+      std::string name = kDeviceGenerator;
+      if (i > 0) name.append("-").append(std::to_string(i));
+      all.emplace_back(std::move(name), at::globalContext().defaultGenerator(t_.devices[i]));
     }
   }
   for (auto& own : strategy_->generators()) all.push_back(std::move(own));

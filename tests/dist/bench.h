@@ -33,7 +33,7 @@ using Arguments = std::vector<std::string>;
 
 /// A backend that trains with several ranks on the CPUs of one machine.
 struct Backend {
-  const char* name;
+  std::string name;
   Arguments overrides;  ///< what asks for it, beside trainer.num_processes
 };
 inline const std::vector<Backend>& backends() {

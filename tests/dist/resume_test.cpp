@@ -12,7 +12,7 @@ const std::string kRich =
     "name = \"t\"\nseed = 3\n"
     "[model]\nname = \"mlp\"\nhidden = [512, 512, 512]\ndropout = 0.2\nbatch_norm = true\n"
     "[dataset]\nname = \"digits\"\nbatch_size = 40\n"
-    "[trainer]\nmax_epochs = 5\naccumulate = 2\nthreads = 1\nbucket_mb = 1\n"
+    "[trainer]\nmax_epochs = 3\naccumulate = 2\nthreads = 1\nbucket_mb = 1\n"
     "[optimizer]\nname = \"adamw\"\nlr = 1e-3\n"
     "[scheduler]\nname = \"cosine\"\n"
     "[checkpoint]\nevery_n_steps = 2\nkeep = 1\n"
@@ -30,7 +30,7 @@ End end_of(const fs::path& run) { return {weights_hash(run), metrics_of(run)}; }
 
 const End& uninterrupted(int ranks, const Backend& backend) {
   static std::map<std::pair<int, std::string>, End> known;
-  const auto key = std::pair(ranks, std::string(backend.name));
+  const auto key = std::pair(ranks, backend.name);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   const Bench t(kRich);
@@ -65,12 +65,9 @@ TEST_CASE("ranks: the same run twice gives the same weights and metrics to the b
       const Bench t(kRich);
       const fs::path run = t.train(ranks, backend);
       CHECK(end_of(run) == uninterrupted(ranks, backend));
-      const Bench other_seed(kRich);
-      if (ranks == 2) {
-        CHECK(weights_hash(other_seed.train(2, backend, {"seed=4"})) !=
-              uninterrupted(2, backend).weights);
-      }
     }
+    const Bench t(kRich);
+    CHECK(weights_hash(t.train(2, backend, {"seed=4"})) != uninterrupted(2, backend).weights);
   }
 }
 
@@ -139,7 +136,12 @@ TEST_CASE("ranks: a run stopped again and again within its first epoch still end
   for (int i = 0; i < 3 && result.status == 128 + SIGTERM; ++i) {
     const std::int64_t before = steps_so_far(t);
     result = t.run({"--resume", t.last_run().string(), "--quiet"}, [&](pid_t pid) {
-      CHECK(wait_for([&] { return t.workers().empty() || steps_so_far(t) > before; }));
+      bool seen = false;
+      CHECK(wait_for([&] {
+        const bool is_over = seen && t.workers().empty();
+        seen = seen || !t.workers().empty();
+        return is_over || steps_so_far(t) > before;
+      }));
       kill(pid, SIGTERM);
     });
   }
@@ -166,10 +168,10 @@ TEST_CASE(
     CAPTURE(resumed.err);
     REQUIRE(resumed.status == 0);
     CHECK(has(resumed.err, "changed: trainer.num_processes was 2, is " + std::to_string(ranks)));
-    CHECK(has(resumed.out, "the run used 2 processes and goes on with " + std::to_string(ranks)));
+    CHECK(has(resumed.err, "the run used 2 processes and goes on with " + std::to_string(ranks)));
     const Json manifest = manifest_of(t.last_run());
     CHECK(manifest.at("status") == "finished");
-    CHECK(manifest.at("epochs") == 5);
+    CHECK(manifest.at("epochs") == 3);
     CHECK(manifest.at("ranks").size() == static_cast<std::size_t>(ranks));
     CHECK(manifest.at("metrics").at("val_accuracy").get<double>() > 0.7);  // chance is 0.1
   }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -47,7 +48,9 @@ struct Call {
 inline Result run(const Call& call) {
   std::array<int, 2> out{};
   std::array<int, 2> err{};
-  if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0)
+  std::array<int, 2> started{};
+  if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0 ||
+      pipe2(started.data(), O_CLOEXEC) != 0)
     throw std::runtime_error("pipe");
   const auto start = std::chrono::steady_clock::now();
   const pid_t pid = fork();
@@ -66,6 +69,12 @@ inline Result run(const Call& call) {
   }
   close(out[1]);
   close(err[1]);
+  close(started[1]);
+  // Until the program runs, a signal would find this test's own handlers.
+  char none = 0;
+  while (read(started[0], &none, 1) < 0 && errno == EINTR) {
+  }
+  close(started[0]);
   if (call.meanwhile) call.meanwhile(pid);
   Result result;
   std::array<pollfd, 2> fds = {{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
