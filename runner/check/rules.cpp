@@ -281,12 +281,13 @@ constexpr Rule kRules[] = {
      .keys = {"trainer.sync_batchnorm", "trainer.backend"},
      .applies =
          [](const Facts& f) {
-           return f.sync_batchnorm && is_any(f.backend, {"dp", "balanced"}) && several_devices(f);
+           return f.sync_batchnorm && is_any(f.backend, {"dp", "ddp2", "balanced"}) &&
+                  several_devices(f);
          },
      .message =
          [](const Facts& f) {
            return "sync_batchnorm combines statistics of processes, and backend '" + f.backend +
-                  "' has one";
+                  (f.backend == "ddp2" ? "' has several replicas in each" : "' has one");
          },
      .fix = "use backend = \"ddp\", or leave sync_batchnorm out",
      .example = "[trainer]\nsync_batchnorm = true\nbackend = \"dp\"\ngpus = 2"},

@@ -34,6 +34,20 @@ host::ProgramEnd ask_store(const launch::Started& started, std::vector<std::stri
   return host::run_program(command);
 }
 
+/// MPI knows only processes that its own launcher has started, one a rank.
+void need_mpi(const plan::Plan& plan, const launch::Topology& topology) {
+  using launch::Starter;
+  if (plan.backend != "horovod" || plan.world_size == 1) return;
+  const Starter starter = topology.started.starter;
+  const bool has_mpi =
+      starter == Starter::open_mpi || starter == Starter::mpi || starter == Starter::slurm;
+  if (has_mpi && topology.ranks_here == 1) return;
+  throw diag::Error(diag::Exit::incompatible,
+                    "backend 'horovod' needs MPI's launcher to start its " +
+                        std::to_string(plan.world_size) + " processes",
+                    "mpirun -np " + std::to_string(plan.world_size) + " " + plan.command_line);
+}
+
 launch::MeetingOptions meeting_options(const plan::Plan& plan, const launch::Started& started) {
   launch::MeetingOptions options;
   options.host = host::host_name();
@@ -78,6 +92,7 @@ void need_worker(const plan::Plan& plan) {
 Launchers::Launchers(const config::Experiment& experiment, const plan::Plan& plan,
                      const launch::ByHand& by_hand)
     : topology_(launch::arrange(plan, launch::detect(host::system_environment(), by_hand))) {
+  need_mpi(plan, topology_);
   hold_gpus(experiment, plan);
   if (topology_.launchers == 1) return;
   meeting_.emplace(launch::Meeting::join(topology_, meeting_options(plan, topology_.started)));

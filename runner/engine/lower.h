@@ -55,6 +55,11 @@ class Network {
   /// What the network was made from.
   [[nodiscard]] const graph::Graph& graph() const { return graph_; }
 
+  /// A network on `device` for other rows of the same batches. On this network's own device its
+  /// parameters are this one's memory, with gradients of their own; elsewhere they are copies.
+  /// Buffers are copies.
+  [[nodiscard]] Network replica(const at::Device& device) const;
+
   /// Takes the random numbers of each dropout layer from the generator that `of` gives for its
   /// number, counted from 0. Without this they come from the device's default one.
   void set_dropout_generators(const std::function<at::Generator(std::size_t)>& of);

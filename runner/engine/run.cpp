@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -73,6 +74,8 @@ std::vector<at::Device> prepare_devices(const plan::Plan& plan) {
                                               " devices, and the plan has " +
                                               std::to_string(count) + " a process");
   }
+  // For what takes the current device, such as a communicator's first use.
+  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(devices.front());
   return devices;
 }
 
@@ -334,6 +337,7 @@ void log_start(const Process& p, std::int64_t first_step) {
   if (plan.max_epochs) text += ", at most " + report::format_count(*plan.max_epochs, "epoch");
   if (plan.max_steps) text += ", at most " + report::format_count(*plan.max_steps, "step");
   report::log::info(text + ", " + report::format_count(plan.steps_per_epoch, "step") + " an epoch");
+  report::log::flush();
   report::log::debug("version " + plan.version + ", LibTorch " TORCH_VERSION ", " +
                      report::format_count(plan.parameters, "parameter") +
                      ", command line: " + plan.command_line);
@@ -516,10 +520,11 @@ int run_plan(const plan::Plan& plan, const std::atomic<int>& signal, host::Clock
   set_globals(experiment);
   host::Heartbeat* const heartbeat = find_heartbeat();
   if (heartbeat != nullptr) heartbeat->phase.store(host::Phase::meeting);
-  Group group = connect(plan, devices.front());
+  Group group = connect(plan, experiment.trainer.communication, devices.front());
   const Process process{plan,  experiment, std::move(devices), std::move(group), signal,
                         clock, start,      heartbeat};
   const int status = plan.mode == plan::Mode::test ? test(process) : train(process);
+  process.group.leave();
   process.enter(host::Phase::done);
   return status;
 }

@@ -23,6 +23,7 @@
 #include "runner/engine/by_device.h"
 #include "runner/engine/loss_log.h"
 #include "runner/engine/optimizer.h"
+#include "runner/engine/seed.h"
 #include "runner/engine/strategy.h"
 #include "runner/report/log.h"
 #include "runner/report/metrics_csv.h"
@@ -85,17 +86,6 @@ void set_generator_state(at::Generator generator, const at::Tensor& state) {
 /// Devices that a process splits each batch among.
 std::int64_t replicas(const plan::Plan& plan) {
   return plan.backend == "balanced" ? 1 : plan.devices_per_process;
-}
-
-/// A seed of a rank's own, far from those that a person would write (SplitMix64).
-std::uint64_t rank_seed(std::int64_t seed, std::int64_t rank, std::int64_t step) {
-  if (rank == 0 && step == 0) return static_cast<std::uint64_t>(seed);
-  auto z = static_cast<std::uint64_t>(seed) +
-           static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15U +
-           static_cast<std::uint64_t>(step) * 0xD1B54A32D192ED03U;
-  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
-  return (z ^ (z >> 31U)) >> 11U;
 }
 
 double mean(const std::vector<TrainingState::Losses>& all) {
@@ -275,7 +265,7 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
   }
 
   // Each rank drops other units.
-  if (!leads_) at::manual_seed(rank_seed(e_.general.seed, t_.group.rank(), 0));
+  if (!leads_) at::manual_seed(stream_seed(e_.general.seed, t_.group.rank(), 0));
   state_.threads = at::get_num_threads();
   if (resume) restore(*resume);
   state_.batch_size = batch_size_;
@@ -311,7 +301,7 @@ LoaderOptions Fit::train_loading() const {
                         .parts = t_.group.size(),
                         .pinned = root_.is_cuda()};
   if (!shares_samples_) {
-    loading.seed = static_cast<std::int64_t>(rank_seed(e_.general.seed, t_.group.rank(), 0));
+    loading.seed = static_cast<std::int64_t>(stream_seed(e_.general.seed, t_.group.rank(), 0));
     loading.part = 0;
     loading.parts = 1;
   }
@@ -412,6 +402,7 @@ void Fit::train_step() {
   std::int64_t samples = 0;
   for (std::int64_t i = 0; i < group; ++i) samples += loader_->batch_size(state_.batch + i);
   if (!shares_samples_) samples *= t_.group.size();
+  if (t_.heartbeat != nullptr) t_.heartbeat->step.store(state_.step + 1);
   if (fault_) fail_on_demand();
 
   state_.lr = learning_rate();
@@ -605,7 +596,6 @@ std::optional<Figures> Fit::validate() {
 
 void Fit::beat(host::Phase phase) {
   if (t_.heartbeat == nullptr) return;
-  t_.heartbeat->step.store(state_.step + 1, std::memory_order_relaxed);
   t_.heartbeat->phase.store(phase, std::memory_order_relaxed);
   t_.heartbeat->beats.fetch_add(1, std::memory_order_relaxed);
 }
@@ -677,6 +667,8 @@ std::vector<std::string> Fit::columns() const {
 
 report::MetricsCsv Fit::open_csv(bool resumed) const {
   const auto path = std::filesystem::path(t_.plan.run_folder) / kCsv;
+  // A restart before the first checkpoint begins again, its rows too.
+  if (!resumed && t_.attempt > 0) std::filesystem::remove(path);
   if (resumed && std::filesystem::exists(path)) {
     return report::MetricsCsv::resume(path, columns(), state_.csv_bytes, state_.csv_row);
   }
@@ -770,14 +762,16 @@ std::vector<NamedTensor> Fit::gather_generators() {
 void Fit::restore_generators(const Snapshot& snapshot) {
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : snapshot.generators) saved[name] = tensor;
+  std::int64_t stream = t_.group.rank();
   for (const auto& [name, generator] : generators()) {
     const auto state = saved.find(name_on(t_.group.rank(), name));
     if (state != saved.end()) {
       set_generator_state(generator, state->second);
     } else {
       at::Generator fresh = generator;
-      fresh.set_current_seed(rank_seed(e_.general.seed, t_.group.rank(), state_.step));
+      fresh.set_current_seed(stream_seed(e_.general.seed, stream, state_.step));
     }
+    stream += t_.group.size();
   }
 }
 

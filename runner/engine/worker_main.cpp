@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -55,6 +56,16 @@ void report_failure(const FailureRecord& failure) {
                       << '\n';
 }
 
+/// A library that gives up in a thread of its own (NCCL's watchdog) ends the process; its reason
+/// must not be lost.
+[[noreturn]] void report_and_end() {
+  FailureRecord failure{.message = "the worker was ended from within", .help = ""};
+  if (std::current_exception()) failure = runner::engine::describe_failure();
+  report_failure(failure);
+  runner::report::log::flush();
+  std::_Exit(failure.exit);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -70,6 +81,14 @@ int main(int argc, char** argv) {
     std::cerr << "usage: runner-worker PLAN.json   (runner starts it)\n";
     return static_cast<int>(runner::diag::Exit::invalid);
   }
+  std::set_terminate([] {
+    try {
+      if (const auto error = std::current_exception()) std::rethrow_exception(error);
+      report_and_end();
+    } catch (...) {
+      report_and_end();
+    }
+  });
   int status = 0;
   try {
     status = runner::engine::run_plan(runner::plan::from_json(read_file(arguments.front())), signal,

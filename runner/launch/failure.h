@@ -17,10 +17,10 @@ enum class FailureKind { own, collective };
 
 struct Failure {
   std::string message;
-  std::string help;
+  std::string help = {};
   int exit = 1;            ///< diag::Exit
   std::int64_t rank = -1;  ///< -1: of no single rank
-  std::string host;        ///< where the rank ran
+  std::string host = {};   ///< where the rank ran
   FailureKind kind = FailureKind::own;
   std::int64_t step = 0;  ///< that the rank was working on, from 1; 0: none yet
   std::int64_t attempt = 0;

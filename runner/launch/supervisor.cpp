@@ -43,7 +43,7 @@ constexpr auto kOneRequest = milliseconds(100);
 
 constexpr WatchTime kLook{250};         ///< between two looks at the heartbeats
 constexpr WatchTime kBeat{1000};        ///< between two signs of life to another launcher
-constexpr WatchTime kSuspicious{3000};  ///< a launcher silent for so long may be lost
+constexpr WatchTime kSuspicious{2000};  ///< a launcher silent for so long may be lost
 constexpr WatchTime kShortestSilence{5000};
 constexpr WatchTime kLongestSilence{30000};
 constexpr WatchTime kKillTime{5000};  ///< a process in a driver's hands dies late or never
@@ -541,6 +541,7 @@ class Follower {
         limit_(std::chrono::seconds(job.plan.start_timeout_seconds)) {}
 
   Outcome run() {
+    look();  // the start may have come with the end of the meeting
     while (!outcome_) {
       wait(hands_, &meeting_, static_cast<int>(kLook.count()));
       look();

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runner/diag/error.h"
+#include "runner/plan/communication.h"
 #include "runner/plan/plan.h"
 
 namespace runner::plan {
@@ -171,6 +172,7 @@ Plan read(const Json& json) {
 }  // namespace
 
 std::string to_json(const Plan& plan) {
+  const Communication sent = communication(plan);
   const Json json = {
       {"format", Plan::kFormat},
       {"mode", plan.mode == Mode::test ? "test" : "fit"},
@@ -208,6 +210,8 @@ std::string to_json(const Plan& plan) {
       {"stages", stages_json(plan.stages)},
       {"balance", plan.balance},
       {"device_memory_bytes", optional_json(plan.device_memory)},
+      {"communication",
+       {{"gradient_bytes", sent.gradient_bytes}, {"sent_bytes_per_step", sent.sent_bytes}}},
       {"checkpoint_bytes", plan.checkpoint_bytes},
       {"inferred", inferred_json(plan.inferred)},
       {"run_folder", plan.run_folder},

@@ -20,7 +20,7 @@ namespace runner::plan {
 enum class Mode { fit, test };
 
 struct Devices {
-  std::string type = "cpu";  ///< LibTorch's name of the kind: "cpu", "cuda", "xla"
+  std::string type = "cpu";       ///< LibTorch's name of the kind: "cpu", "cuda", "xla"
   std::vector<std::int64_t> ids;  ///< GPU ids on each node, root first; empty on the CPU
   std::string note;               ///< "id 0 of the mask (physical 1)", …
 };

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runner/plan/communication.h"
 #include "runner/plan/make.h"
 #include "runner/report/summary.h"
 #include "runner/report/terminal.h"
@@ -167,6 +168,7 @@ std::string print(const Plan& plan, int width) {
                       format_bytes(plan.memory.optimizer) + ", activations " +
                       format_bytes(plan.memory.activations) + ")");
   }
+  row("communication", communication_text(plan));
   row("checkpoints", checkpoints_text(plan));
   if (plan.resume_from) row(plan.mode == Mode::test ? "weights" : "resume", *plan.resume_from);
   row("run folder", plan.run_folder);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "runner/diag/error.h"
+#include "runner/plan/communication.h"
 #include "runner/plan/make.h"
 
 using namespace runner;
@@ -106,4 +107,24 @@ TEST_CASE("plan: the printed plan fits the width and names what was inferred and
         std::string::npos);
   CHECK(text.find("fc, 53% of the FLOPs") != std::string::npos);
   CHECK(text.find("0.9500 by FLOPs") != std::string::npos);
+}
+
+TEST_CASE("communication: a ring sends 2 (k - 1) / k of the gradients, and a link takes its time") {
+  plan::Plan plan;
+  plan.parameters = 1'000'000;
+  CHECK(plan::communication(plan).sent_bytes == 0);
+  CHECK(plan::communication_text(plan).empty());
+  plan.world_size = 8;
+  CHECK(plan::communication(plan).gradient_bytes == 4'000'000);
+  CHECK(plan::communication(plan).sent_bytes == 7'000'000);
+  plan.world_size = 96;
+  plan.num_nodes = 12;
+  CHECK(plan::communication(plan).sent_bytes == 7'916'667);
+  CHECK(plan::communication(plan).seconds_at(12.5e9) == doctest::Approx(6.333e-4).epsilon(1e-3));
+  CHECK(plan::communication_text(plan).find("0.6333 ms at 100 Gb/s") != std::string::npos);
+  plan.experiment = {{"trainer", registry::Value::Table{{"gradient_compression", "fp16"}}}};
+  CHECK(plan::communication(plan).gradient_bytes == 2'000'000);
+  plan.experiment.clear();
+  plan.precision = "64";
+  CHECK(plan::communication(plan).gradient_bytes == 8'000'000);
 }

@@ -57,6 +57,9 @@ class Group {
   [[nodiscard]] std::vector<std::string> gather(const std::string& text) const;
   /// Returns when all ranks have come here.
   void barrier() const;
+  /// Takes leave of the others, at the end of a run that went well; no exchange after it. A group
+  /// that ends without it, as after a failure, waits for nobody.
+  void leave() const;
 
   /// Null in a group of one.
   [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& processes() const {
@@ -68,9 +71,11 @@ class Group {
   int rank_ = 0, size_ = 1;
 };
 
-/// Joins the other ranks of the plan, as the launcher's variables say (runner/launch/worker.h).
+/// Joins the other ranks of the plan, as the launcher's variables say (runner/launch/crew.h).
+/// `communication`: what carries tensors of a GPU, "gloo", "nccl" or "auto", which is NCCL.
 /// Throws diag::Error (machine) where this build lacks what the plan communicates with, and
 /// ExchangeError when the others don't come.
-[[nodiscard]] Group connect(const plan::Plan& plan, const at::Device& device);
+[[nodiscard]] Group connect(const plan::Plan& plan, const std::string& communication,
+                            const at::Device& device);
 
 }  // namespace runner::engine

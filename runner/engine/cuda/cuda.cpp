@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
+#include "runner/engine/cuda/nccl.h"
+
 namespace runner::engine::cuda {
 
 namespace {
@@ -24,7 +26,7 @@ std::int64_t peak_memory_bytes(int index) {
   return stats.allocated_bytes[kAll].peak;
 }
 
-constexpr Api kApi{Api::kVersion, device_count, device_name, peak_memory_bytes};
+constexpr Api kApi{Api::kVersion, device_count, device_name, peak_memory_bytes, make_nccl};
 
 }  // namespace
 

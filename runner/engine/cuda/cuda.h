@@ -5,20 +5,32 @@
 // said through LibTorch's device-independent interfaces is in Api.
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <string>
 
+namespace c10d {
+class Backend;
+}
+namespace runner::engine {
+struct BackendOptions;
+}
+
 namespace runner::engine::cuda {
 
 struct Api {
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;
   int version;
   /// GPUs that this process sees; 0 also when the driver is missing.
   int (*device_count)();
   std::string (*device_name)(int index);
   /// Most bytes of tensors there have been on the device.
   std::int64_t (*peak_memory_bytes)(int index);
+  /// NCCL, for tensors on the device `index`. Throws diag::Error (machine) where the build has
+  /// none.
+  c10::intrusive_ptr<c10d::Backend> (*make_nccl)(const BackendOptions& options, int index);
 };
 
 /// Loads librunner-cuda.so from `folder` (once; later calls give the same). To be called before

@@ -1,57 +1,22 @@
-// engine: threads that work on one job after another, together.
+// engine: what the threads of a pipeline hand to each other.
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <exception>
-#include <functional>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
 #include <utility>
-#include <vector>
 
 namespace runner::engine {
 
-/// A fixed number of threads. They live as long as the team, since a thread that comes and goes
-/// takes its pool of helpers for arithmetic with it.
-class Team {
- public:
-  explicit Team(std::size_t size);
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
-  ~Team();
-
-  [[nodiscard]] std::size_t size() const { return threads_.size(); }
-  /// Calls work(i) on thread i, for all threads, and waits for them. If any throws, the one that is
-  /// first also calls `on_failure`, to wake those that wait for it, and its exception is thrown
-  /// here.
-  void run(const std::function<void(std::size_t)>& work,
-           const std::function<void()>& on_failure = {});
-
- private:
-  void serve(std::size_t number);
-
-  std::mutex mutex_;
-  std::condition_variable started_, done_;
-  const std::function<void(std::size_t)>* work_ = nullptr;
-  const std::function<void()>* on_failure_ = nullptr;
-  std::uint64_t round_ = 0;  ///< jobs so far
-  std::size_t left_ = 0;     ///< threads that are at the job
-  bool ends_ = false;
-  std::exception_ptr error_;
-  std::vector<std::thread> threads_;
-};
-
-/// A queue between two threads of a team, of at most `capacity` elements.
+/// A queue between two threads, of at most `capacity` elements.
 template <class T>
 class Channel {
  public:
   /// Thrown at both ends once the channel is closed: another thread has failed.
   struct Closed : std::runtime_error {
-    Closed() : std::runtime_error("another thread of the team has failed") {}
+    Closed() : std::runtime_error("another thread has failed") {}
   };
 
   explicit Channel(std::size_t capacity) : capacity_(capacity) {}
