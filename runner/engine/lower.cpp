@@ -147,32 +147,6 @@ at::Tensor Network::forward(const at::Tensor& inputs, bool training) {
   return output;
 }
 
-Network Network::replica(const at::Device& device) const {
-  std::unordered_map<at::TensorImpl*, at::Tensor> own;
-  const auto copied = [&](const std::vector<NamedTensor>& originals) {
-    std::vector<NamedTensor> copies;
-    copies.reserve(originals.size());
-    for (const auto& [name, tensor] : originals) {
-      const bool shared = tensor.requires_grad() && tensor.device() == device;
-      at::Tensor copy = tensor.variable_data();
-      copy = shared ? copy : copy.to(device, /*non_blocking=*/false, /*copy=*/true);
-      copy.set_requires_grad(tensor.requires_grad());
-      own.emplace(tensor.unsafeGetTensorImpl(), copy);
-      copies.push_back({name, std::move(copy)});
-    }
-    return copies;
-  };
-  Network network;
-  network.parameters_ = copied(parameters_);
-  network.buffers_ = copied(buffers_);
-  network.steps_ = steps_;
-  for (Step& step : network.steps_) {
-    for (at::Tensor& tensor : step.tensors) tensor = own.at(tensor.unsafeGetTensorImpl());
-  }
-  network.values_.resize(values_.size());
-  return network;
-}
-
 void Network::forward_part(std::size_t first, std::size_t last, Values& values,
                            bool training) const {
   // What comes from outside isn't this part's to overwrite.
@@ -219,6 +193,33 @@ Network Network::copy_step(std::size_t step, const at::Device& device) const {
   copy.steps_.push_back(std::move(own));
   copy.values_.resize(values_.size());
   return copy;
+}
+
+Network Network::replica(const at::Device& device) const {
+  std::unordered_map<at::TensorImpl*, at::Tensor> own;
+  const auto copied = [&](const std::vector<NamedTensor>& originals) {
+    std::vector<NamedTensor> copies;
+    copies.reserve(originals.size());
+    for (const auto& [name, tensor] : originals) {
+      const bool shared = tensor.requires_grad() && tensor.device() == device;
+      at::Tensor copy = tensor.variable_data();
+      copy = shared ? copy : copy.to(device, /*non_blocking=*/false, /*copy=*/true);
+      copy.set_requires_grad(tensor.requires_grad());
+      own.emplace(tensor.unsafeGetTensorImpl(), copy);
+      copies.push_back({name, std::move(copy)});
+    }
+    return copies;
+  };
+  Network network;
+  network.graph_ = graph_;
+  network.parameters_ = copied(parameters_);
+  network.buffers_ = copied(buffers_);
+  network.steps_ = steps_;
+  for (Step& step : network.steps_) {
+    for (at::Tensor& tensor : step.tensors) tensor = own.at(tensor.unsafeGetTensorImpl());
+  }
+  network.values_.resize(values_.size());
+  return network;
 }
 
 void Network::set_dropout_generators(const std::function<at::Generator(std::size_t)>& of) {

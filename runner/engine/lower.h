@@ -35,11 +35,6 @@ class Network {
   /// `training` turns dropout on, and batch statistics, which it also updates.
   [[nodiscard]] at::Tensor forward(const at::Tensor& inputs, bool training);
 
-  /// A network on `device` for other rows of the same batches. On this network's own device its
-  /// parameters are this one's memory, with gradients of their own; elsewhere they are copies.
-  /// Buffers are copies.
-  [[nodiscard]] Network replica(const at::Device& device) const;
-
   // A network in parts, for pipelines. Steps are the layers after the input, counted from 0; values
   // are what layers make, counted as the layers are, so that step i makes value i + 1 and value 0
   // is the input.
@@ -59,6 +54,11 @@ class Network {
 
   /// What the network was made from.
   [[nodiscard]] const graph::Graph& graph() const { return graph_; }
+
+  /// A network on `device` for other rows of the same batches. On this network's own device its
+  /// parameters are this one's memory, with gradients of their own; elsewhere they are copies.
+  /// Buffers are copies.
+  [[nodiscard]] Network replica(const at::Device& device) const;
 
   /// Takes the random numbers of each dropout layer from the generator that `of` gives for its
   /// number, counted from 0. Without this they come from the device's default one.

@@ -12,8 +12,8 @@
 
 #include "runner/engine/by_device.h"
 #include "runner/engine/optimizer.h"
+#include "runner/engine/strategies/channel.h"
 #include "runner/engine/strategy.h"
-#include "runner/engine/stage_threads.h"
 
 namespace runner::engine {
 
@@ -439,28 +439,27 @@ TEST_CASE("balanced: number formats are those of one device") {
   }
 }
 
-TEST_CASE("team: each thread has its part, and the first failure wakes the others") {
-  StageThreads team(3);
-  std::vector<int> seen(3, 0);
-  for (int round = 0; round < 100; ++round) team.run([&](std::size_t i) { ++seen[i]; });
-  CHECK(seen == std::vector<int>{100, 100, 100});
+TEST_CASE("channel: elements keep their order, and a closed one wakes both ends") {
   Channel<int> channel(1);
-  CHECK_THROWS_WITH(team.run(
-                        [&](std::size_t i) {
-                          if (i == 1) throw std::runtime_error("one has failed");
-                          (void)channel.pop();
-                        },
-                        [&] { channel.close(); }),
-                    "one has failed");
-  CHECK_THROWS_AS(channel.push(1), Channel<int>::Closed);
-  channel.reset();
-  team.run([&](std::size_t i) {
-    for (int k = 0; k < 50; ++k) {
-      if (i == 0) channel.push(k);
-      if (i == 1) seen[0] = channel.pop();
-    }
+  std::vector<int> found;
+  std::thread reader([&] {
+    for (int i = 0; i < 50; ++i) found.push_back(channel.pop());
   });
-  CHECK(seen[0] == 49);
+  std::vector<int> expected;
+  for (int i = 0; i < 50; ++i) {
+    expected.push_back(i);
+    channel.push(i);
+  }
+  reader.join();
+  CHECK(found == expected);
+  channel.push(1);
+  std::thread writer([&] { CHECK_THROWS_AS(channel.push(2), Channel<int>::Closed); });
+  channel.close();
+  writer.join();
+  CHECK_THROWS_AS((void)channel.pop(), Channel<int>::Closed);
+  channel.reset();
+  channel.push(3);
+  CHECK(channel.pop() == 3);
 }
 
 TEST_CASE("devices: tensors are grouped in their order, and an optimizer works on each group") {

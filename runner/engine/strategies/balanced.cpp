@@ -17,14 +17,18 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <exception>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "runner/check/memory.h"
 #include "runner/components/component.h"
 #include "runner/engine/loader.h"
-#include "runner/engine/stage_threads.h"
+#include "runner/engine/seed.h"
+#include "runner/engine/strategies/channel.h"
+#include "runner/engine/strategies/team.h"
 #include "runner/engine/strategy.h"
 #include "runner/graph/partition.h"
 #include "runner/report/log.h"
@@ -92,11 +96,6 @@ std::vector<double> time_steps(const Network& network, at::Tensor inputs, const 
   return seconds;
 }
 
-/// A layer's own seed: neighbouring seeds and layers share no stream.
-std::uint64_t dropout_seed(std::int64_t seed, std::size_t number) {
-  return static_cast<std::uint64_t>(seed) ^ (0x9E3779B97F4A7C15U * (number + 1));
-}
-
 class Balanced : public Strategy {
  public:
   explicit Balanced(const StrategyOptions& options)
@@ -107,7 +106,7 @@ class Balanced : public Strategy {
         devices_(options.devices),
         micro_batches_(options.experiment.trainer.micro_batches.value_or(
             2 * static_cast<std::int64_t>(options.devices.size()))),
-        team_(devices_.size()) {
+        team_(devices_.size() + 1) {
     for (std::size_t i = 1; i < devices_.size(); ++i) {
       // No stage is further ahead of the next than the first one of the last, so only forward
       // passes without backward ones ever wait for room.
@@ -331,17 +330,31 @@ class Balanced : public Strategy {
     return shares;
   }
 
+  /// Calls work(stage) on the thread of each stage. A stage that fails wakes those that wait for
+  /// it, and its exception is thrown, not theirs.
   void run(const std::function<void(std::size_t)>& work) {
-    try {
-      team_.run(work, [this] {
-        for (auto& channel : forward_) channel.close();
-        for (auto& channel : backward_) channel.close();
-      });
-    } catch (...) {
-      for (auto& channel : forward_) channel.reset();
-      for (auto& channel : backward_) channel.reset();
-      throw;
-    }
+    std::mutex mutex;
+    std::exception_ptr first;
+    const auto fail = [&] {
+      const std::scoped_lock lock(mutex);
+      if (!first) first = std::current_exception();
+      for (auto& channel : forward_) channel.close();
+      for (auto& channel : backward_) channel.close();
+    };
+    // The calling thread, which is the team's first, takes no stage: its number of threads is also
+    // the optimizer's.
+    team_.run(size() + 1, [&](std::size_t member) {
+      if (member == 0) return;
+      try {
+        work(member - 1);
+      } catch (...) {
+        fail();
+      }
+    });
+    if (!first) return;
+    for (auto& channel : forward_) channel.reset();
+    for (auto& channel : backward_) channel.reset();
+    std::rethrow_exception(first);
   }
 
   /// On the CPU the stages work at the same time, so they share the threads of the arithmetic.
@@ -349,7 +362,7 @@ class Balanced : public Strategy {
     const int all = at::get_num_threads();
     const auto stages = static_cast<int>(size());
     const int own = devices_.front().is_cpu() ? std::max(1, all / stages) : all;
-    team_.run([own](std::size_t) {
+    run([own](std::size_t) {
       // A thread's first look at its number replaces what was set before.
       (void)at::get_num_threads();
       at::set_num_threads(own);
@@ -379,8 +392,8 @@ class Balanced : public Strategy {
     // An evaluation alone is over before a better cut has paid for being looked for.
     if (plan_.mode == plan::Mode::test) return;
     std::vector<double> seconds;
-    team_.run([&](std::size_t thread) {
-      if (thread == 0) seconds = measure();
+    run([&](std::size_t stage) {
+      if (stage == 0) seconds = measure();
     });
     for (std::size_t i = 0; i < costs.size(); ++i) costs[i].time = seconds[i];
     partition_ = fitting(costs, task);
@@ -414,7 +427,8 @@ class Balanced : public Strategy {
       for (std::size_t i = partition_.begin(stage); i < partition_.ends[stage]; ++i) {
         if (!std::holds_alternative<graph::Dropout>(layers[i + 1].op)) continue;
         at::Generator own = at::globalContext().defaultGenerator(devices_[stage]).clone();
-        own.set_current_seed(dropout_seed(experiment_.general.seed, generators_.size()));
+        own.set_current_seed(stream_seed(experiment_.general.seed,
+                                         static_cast<std::int64_t>(generators_.size()) + 1, 0));
         generators_.push_back(std::move(own));
       }
     }
@@ -435,7 +449,7 @@ class Balanced : public Strategy {
   std::vector<at::Generator> generators_;  ///< of the dropout layers, in their order
   std::deque<Channel<Tensors>> forward_;   ///< from each stage to the next
   std::deque<Channel<Tensors>> backward_;  ///< gradients, from each stage's next to it
-  StageThreads team_;  ///< last, so that the threads end before what they work with
+  Team team_;  ///< last, so that the threads end before what they work with
 };
 
 }  // namespace

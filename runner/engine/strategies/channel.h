@@ -1,20 +1,16 @@
-// engine: threads that work on one job after another, together.
+// engine: what the threads of a pipeline hand to each other.
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <exception>
-#include <functional>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
 #include <utility>
-#include <vector>
 
 namespace runner::engine {
 
+<<<<<<<< HEAD:runner/engine/stage_threads.h
 /// A fixed number of threads. They live as long as the team, since a thread that comes and goes
 /// takes its pool of helpers for arithmetic with it.
 class StageThreads {
@@ -46,12 +42,15 @@ class StageThreads {
 };
 
 /// A queue between two threads of a team, of at most `capacity` elements.
+========
+/// A queue between two threads, of at most `capacity` elements.
+>>>>>>>> w-bal:runner/engine/strategies/channel.h
 template <class T>
 class Channel {
  public:
   /// Thrown at both ends once the channel is closed: another thread has failed.
   struct Closed : std::runtime_error {
-    Closed() : std::runtime_error("another thread of the team has failed") {}
+    Closed() : std::runtime_error("another thread has failed") {}
   };
 
   explicit Channel(std::size_t capacity) : capacity_(capacity) {}
