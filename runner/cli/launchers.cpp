@@ -159,8 +159,9 @@ launch::Outcome Launchers::run(const plan::Plan& plan,
   return launch::supervise(finished);
 }
 
-launch::Outcome Launchers::follow() {
+launch::Outcome Launchers::follow(const plan::Plan& plan) {
   launch::Job followed = job();
+  followed.plan = plan;
   followed.meeting = &*meeting_;
   return launch::supervise(followed);
 }

@@ -225,8 +225,8 @@ int execute(Launchers& launchers, const plan::Plan& plan) {
   return outcome.exit_status;
 }
 
-int follow(Launchers& launchers) {
-  const launch::Outcome outcome = launchers.follow();
+int follow(Launchers& launchers, const plan::Plan& plan) {
+  const launch::Outcome outcome = launchers.follow(plan);
   if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
   return outcome.exit_status;
 }
@@ -283,7 +283,7 @@ int resume(const fs::path& run, const Judged& judged, const Options& options) {
   plan::Plan plan = draft(judged, plan::Mode::fit, options);
   need_worker(plan);
   Launchers launchers(*judged.experiment, plan, options.by_hand);
-  if (!launchers.leads()) return follow(launchers);
+  if (!launchers.leads()) return follow(launchers, plan);
   return resume(run, judged, options, launchers, std::move(plan));
 }
 
@@ -321,7 +321,7 @@ int run_command(const Options& options) {
   plan::Plan plan = draft(judged, plan::Mode::fit, options);
   need_worker(plan);
   Launchers launchers(experiment, plan, options.by_hand);
-  if (!launchers.leads()) return follow(launchers);
+  if (!launchers.leads()) return follow(launchers, plan);
 
   if (experiment.checkpoint.resume == "auto") {
     if (const auto run = unfinished_run(experiment.general)) {
@@ -375,7 +375,7 @@ int test_command(const Options& options) {
   plan::Plan plan = draft(judged, plan::Mode::test, options);
   need_worker(plan);
   Launchers launchers(*judged.experiment, plan, options.by_hand);
-  if (!launchers.leads()) return follow(launchers);
+  if (!launchers.leads()) return follow(launchers, plan);
   const store::CheckpointFolder folder(run / kCheckpoints);
   std::optional<fs::path> checkpoint;
   if (const auto best = folder.linked(store::Link::best)) {
