@@ -198,7 +198,7 @@ plan::Plan make_plan(const Judged& judged, plan::Mode mode, const Options& optio
   return plan;
 }
 
-void print_error(std::string_view message, std::string_view help) {
+void print_error(std::string_view message, std::string_view help, std::string_view log) {
   const bool tint = color(STDERR_FILENO);
   std::cout.flush();
   std::cerr << (tint ? "\x1b[1;31merror\x1b[0m: " : "error: ");
@@ -209,6 +209,9 @@ void print_error(std::string_view message, std::string_view help) {
   }
   if (!help.empty()) {
     std::cerr << (tint ? "  \x1b[1mhelp\x1b[0m: " : "  help: ") << diag::visible(help) << "\n";
+  }
+  if (!log.empty()) {
+    std::cerr << (tint ? "  \x1b[1mlog\x1b[0m: " : "  log: ") << diag::visible(log) << "\n";
   }
   std::cerr.flush();
 }

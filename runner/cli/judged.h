@@ -51,9 +51,9 @@ void judge_file(const std::filesystem::path& file, std::span<const config::Overr
 /// The plan of a file without errors.
 [[nodiscard]] plan::Plan make_plan(const Judged& judged, plan::Mode mode, const Options& options);
 
-/// Prints an error as main does: "error: message", "  help: …", to stderr; further lines of the
-/// message are indented.
-void print_error(std::string_view message, std::string_view help);
+/// Prints an error as main does: "error: message", "  help: …", "  log: …", to stderr; without the
+/// lines that have nothing to say.
+void print_error(std::string_view message, std::string_view help, std::string_view log = {});
 
 /// True if stderr (or stdout) is a terminal that takes colours.
 [[nodiscard]] bool color(int fd);

@@ -202,6 +202,15 @@ void close_manifest(const fs::path& run, int exit_status) {
   }
 }
 
+/// The log of the rank that failed; empty where this machine has none.
+std::string log_of(const fs::path& run, const launch::Failure& failure) {
+  if (failure.rank < 0) return {};
+  const fs::path log =
+      run / (failure.rank == 0 ? "runner.log" : "rank-" + std::to_string(failure.rank) + ".log");
+  std::error_code ignored;
+  return fs::exists(log, ignored) ? log.string() : "";
+}
+
 /// What a leader does with its plan: prints it, runs it and reports its end; returns the exit
 /// status.
 int execute(Launchers& launchers, const plan::Plan& plan) {
@@ -215,7 +224,9 @@ int execute(Launchers& launchers, const plan::Plan& plan) {
     if (const auto checkpoint = newest_checkpoint(run)) next.resume_from = checkpoint->string();
     return next;
   });
-  if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
+  if (outcome.failure) {
+    print_error(outcome.failure->message, outcome.failure->help, log_of(run, *outcome.failure));
+  }
   if (plan.mode != plan::Mode::fit) return outcome.exit_status;
   if (outcome.exit_status != 0) close_manifest(run, outcome.exit_status);
   const bool resumable = !store::CheckpointFolder(run / kCheckpoints).list().empty();

@@ -20,6 +20,7 @@
 #include "runner/config/fault.h"
 #include "runner/diag/error.h"
 #include "runner/engine/agreement.h"
+#include "runner/engine/by_device.h"
 #include "runner/engine/loss_log.h"
 #include "runner/engine/optimizer.h"
 #include "runner/engine/seed.h"
@@ -50,8 +51,15 @@ bool maximises(const std::optional<std::string>& mode, std::string_view figure) 
 /// device.
 void clip(const std::vector<at::Tensor>& gradients, double largest) {
   const at::NoGradGuard no_grad;
-  const at::Tensor norm = at::stack(at::_foreach_norm(gradients, 2)).norm(2);
-  at::_foreach_mul_(gradients, at::clamp_max(largest / (norm + 1e-6), 1.0));
+  const auto parts = by_device(gradients);
+  std::vector<at::Tensor> norms;
+  for (const auto& [device, part] : parts) {
+    const at::Tensor norm = at::stack(at::_foreach_norm(part, 2)).norm(2);
+    norms.push_back(norm.to(parts.front().first));
+  }
+  const at::Tensor norm = norms.size() == 1 ? norms.front() : at::stack(norms).norm(2);
+  const at::Tensor factor = at::clamp_max(largest / (norm + 1e-6), 1.0);
+  for (const auto& [device, part] : parts) at::_foreach_mul_(part, factor.to(device));
 }
 
 std::vector<report::Metric> as_metrics(const Figures& figures) {
@@ -239,7 +247,6 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
   const Loss loss = make_loss(e_.loss.name, e_.loss.options);
   strategy_ = make_strategy({t_.plan, e_, loss, *precision_, t_.group, t_.devices});
   if (e_.debug.fail) fault_ = config::parse_fault(*e_.debug.fail);
-  optimizer_ = make_optimizer(e_.optimizer.name, e_.optimizer.options, t_.network.parameters());
   base_lr_ =
       static_cast<const components::Optimizer*>(e_.optimizer.entry)->lr(e_.optimizer.options);
   if (e_.trainer.scale_lr) base_lr_ *= static_cast<double>(t_.group.size());
@@ -264,6 +271,9 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
   state_.batch_size = batch_size_;
   state_.losses.assign(static_cast<std::size_t>(t_.group.size()), {});
   strategy_->setup(t_.network, {state_.buckets});
+  // After the strategy, which decides on the parameters' devices.
+  optimizer_ = make_optimizer(e_.optimizer.name, e_.optimizer.options, t_.network.parameters());
+  if (resume) optimizer_->load_state(state_.optimizer_steps, resume->optimizer);
   if (resume) restore_generators(*resume);
 
   loader_.emplace(t_.train, t_.spec, train_loading(), state_.epoch, state_.batch);
@@ -354,6 +364,7 @@ Outcome Fit::run() {
   outcome.samples_here = state_.samples - first_sample_;
   outcome.first_step = first_step_time_;
   outcome.loop_time = loop_time;
+  outcome.strategy = strategy_->describe();
   return outcome;
 }
 
@@ -678,7 +689,6 @@ void Fit::restore(const Snapshot& snapshot) {
   }
   report_changes();
   t_.network.load_state(snapshot.weights);
-  optimizer_->load_state(state_.optimizer_steps, snapshot.optimizer);
   precision_->restore(state_.precision);
   if (plateau_ && state_.plateau) plateau_->restore(*state_.plateau);
   if (early_stopper_ && state_.early_stopper) {
@@ -725,8 +735,9 @@ std::vector<Strategy::NamedGenerator> Fit::generators() const {
   std::vector<Strategy::NamedGenerator> all{{kCpuGenerator, cpu_generator()}};
   if (!root_.is_cpu()) {
     for (std::size_t i = 0; i < t_.devices.size(); ++i) {
-      all.emplace_back(i == 0 ? kDeviceGenerator : kDeviceGenerator + ("-" + std::to_string(i)),
-                       at::globalContext().defaultGenerator(t_.devices[i]));
+      all.emplace_back(
+          i == 0 ? kDeviceGenerator : std::string(kDeviceGenerator) + "-" + std::to_string(i),
+          at::globalContext().defaultGenerator(t_.devices[i]));
     }
   }
   for (auto& own : strategy_->generators()) all.push_back(std::move(own));

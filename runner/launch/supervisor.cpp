@@ -306,7 +306,6 @@ class Leader {
                                  .timeout = std::chrono::seconds(plan_.timeout_seconds),
                                  .start_timeout = std::chrono::seconds(plan_.start_timeout_seconds),
                                  .attempt = attempt,
-                                 .run_folder = plan_.run_folder,
                                  .cuda = plan_.devices.type == "cuda"});
     std::fill(heard_.begin(), heard_.end(), std::nullopt);
     start();

@@ -75,7 +75,7 @@ Failure Watch::killed(std::int64_t rank, int signal) const {
                     signal == SIGKILL
                         ? "the kernel does this when memory runs out: see `dmesg`, or lower "
                           "dataset.batch_size"
-                        : "its log is in " + settings_.run_folder);
+                        : "its log may say more");
 }
 
 Failure Watch::told(std::int64_t rank, int code, const Failure& record) const {
@@ -91,7 +91,7 @@ Failure Watch::silent(std::int64_t rank, int code) const {
   const std::string who = world() > 1 ? name({rank}) : "the worker";
   return failure_of(rank,
                     who + " ended with status " + std::to_string(code) + " and left no reason",
-                    "its log is in " + settings_.run_folder);
+                    "its log may say more");
 }
 
 void Watch::sign(std::int64_t rank, const Sign& sign, WatchTime now) {
@@ -119,7 +119,7 @@ void Watch::ended(const RankEnd& end, WatchTime now) {
   if (code == 0) {
     if (world() == 1 || end.last.phase == host::Phase::done) return;
     return decide(failure_of(end.rank, name({end.rank}) + " ended early, with status 0",
-                             "its log is in " + settings_.run_folder),
+                             "its log may say more"),
                   /*restartable=*/true);
   }
   const bool restartable =
@@ -306,7 +306,7 @@ void Watch::look(WatchTime now) {
     if (at(i).stillness() < settings_.timeout) continue;
     return decide(
         failure_of(i, name({i}) + " was done and did not end in " + seconds_text(settings_.timeout),
-                   "its log is in " + settings_.run_folder),
+                   "its log may say more"),
         /*restartable=*/false);
   }
   const bool missing = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {

@@ -26,7 +26,6 @@ struct WatchSettings {
   WatchTime timeout{};             ///< of a rank that the others wait for
   WatchTime start_timeout{};       ///< of a rank that doesn't come to training
   std::int64_t attempt = 0;
-  std::string run_folder;
   bool cuda = false;
 };
 

@@ -80,6 +80,6 @@ TEST_CASE("mpi: a rank that fails ends the run at once, with its own reason") {
 TEST_CASE("mpi: without mpirun a run says how to start it") {
   const Bench bench;
   const e2e::Result result = bench.start({}, {});
-  CHECK(result.status == 2);
+  CHECK(result.status == 3);
   CHECK(result.err.find("mpirun -np 2") != std::string::npos);
 }

@@ -123,4 +123,19 @@ inline void write_file(const std::filesystem::path& path, const std::string& tex
   std::ofstream(path, std::ios::binary) << text;
 }
 
+/// The workers of runs that were started in this folder.
+inline std::vector<pid_t> workers_in(const std::filesystem::path& folder) {
+  std::vector<pid_t> pids;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    // Command lines name the plan relative to the working directory.
+    if (read_file(entry.path() / "cmdline").find("runner-worker") == std::string::npos) continue;
+    std::error_code gone;
+    const auto place = std::filesystem::read_symlink(entry.path() / "cwd", gone);
+    if (!gone && place == folder) pids.push_back(std::stoi(name));
+  }
+  return pids;
+}
+
 }  // namespace runner::e2e

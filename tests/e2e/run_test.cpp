@@ -118,16 +118,6 @@ std::function<void(pid_t)> signal_after_checkpoint(const Bench& t, int signal,
   };
 }
 
-/// Processes whose command line names this folder.
-int workers_of(const fs::path& folder) {
-  int count = 0;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string line = e2e::read_file(entry.path() / "cmdline");
-    if (has(line, "runner-worker") && has(line, folder.string())) ++count;
-  }
-  return count;
-}
-
 std::string reference_hash() {
   static const std::string hash = [] {
     const Bench t;
@@ -216,7 +206,7 @@ TEST_CASE(
     // A fast machine may have finished before the signal came; then there is nothing to resume.
     if (stopped.status == 0) continue;
     REQUIRE(stopped.status == 128 + signal);
-    CHECK(workers_of(t.folder.path()) == 0);
+    CHECK(e2e::workers_in(t.folder.path()).empty());
     const e2e::Result resumed = t.runner({"--resume", t.last_run().string()});
     CAPTURE(resumed.out + resumed.err);
     REQUIRE(resumed.status == 0);
@@ -236,9 +226,9 @@ TEST_CASE(
     const Bench t;
     (void)t.runner({"t.toml", "--quiet"},
                    signal_after_checkpoint(t, SIGKILL, std::chrono::milliseconds(7 * i)));
-    for (int wait = 0; wait < 200 && workers_of(t.folder.path()) > 0; ++wait)
+    for (int wait = 0; wait < 200 && !e2e::workers_in(t.folder.path()).empty(); ++wait)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    CHECK(workers_of(t.folder.path()) == 0);
+    CHECK(e2e::workers_in(t.folder.path()).empty());
     const e2e::Result resumed = t.runner({"--resume", t.last_run().string(), "--quiet"});
     CAPTURE(resumed.out + resumed.err);
     REQUIRE(resumed.status == 0);
@@ -399,19 +389,19 @@ TEST_CASE("stop: a second SIGINT ends at once, and earlier checkpoints stay whol
   });
   CHECK(result.status == 130);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
-  CHECK(workers_of(t.folder.path()) == 0);
+  CHECK(e2e::workers_in(t.folder.path()).empty());
 }
 
 TEST_CASE("stop: a runner that is killed takes its worker along") {
   const Bench t(kRich);
   (void)t.runner({"t.toml", "--quiet", "trainer.max_epochs=100000"}, [&](pid_t pid) {
-    for (int i = 0; i < 1000 && workers_of(t.folder.path()) == 0; ++i)
+    for (int i = 0; i < 1000 && e2e::workers_in(t.folder.path()).empty(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     kill(pid, SIGKILL);
   });
-  for (int i = 0; i < 200 && workers_of(t.folder.path()) > 0; ++i)
+  for (int i = 0; i < 200 && !e2e::workers_in(t.folder.path()).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  CHECK(workers_of(t.folder.path()) == 0);
+  CHECK(e2e::workers_in(t.folder.path()).empty());
 }
 
 TEST_CASE("run: two runners on one run folder: the second names the first") {
@@ -421,7 +411,7 @@ TEST_CASE("run: two runners on one run folder: the second names the first") {
   const std::string run = t.last_run().string();
   e2e::Result second;
   (void)t.runner({"--resume", run, "trainer.max_epochs=100000", "--quiet"}, [&](pid_t pid) {
-    for (int i = 0; i < 1000 && workers_of(t.folder.path()) == 0; ++i)
+    for (int i = 0; i < 1000 && e2e::workers_in(t.folder.path()).empty(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     second = t.runner({"--resume", run});
     kill(pid, SIGTERM);

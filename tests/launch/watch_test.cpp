@@ -19,12 +19,8 @@ namespace {
 
 /// Two ranks on each of h1, h2, … waiting 10 s for each other and 60 s at the start.
 Watch watch_of(std::size_t ranks, bool cuda = false) {
-  launch::WatchSettings settings{.hosts = {},
-                                 .timeout = 10s,
-                                 .start_timeout = 60s,
-                                 .attempt = 0,
-                                 .run_folder = "runs/a",
-                                 .cuda = cuda};
+  launch::WatchSettings settings{
+      .hosts = {}, .timeout = 10s, .start_timeout = 60s, .attempt = 0, .cuda = cuda};
   for (std::size_t i = 0; i < ranks; ++i) settings.hosts.push_back("h" + std::to_string(i / 2 + 1));
   return Watch(settings);
 }
