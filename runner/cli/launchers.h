@@ -33,7 +33,7 @@ class Launchers {
   /// leaves restarts.
   [[nodiscard]] launch::Outcome run(const plan::Plan& plan,
                                     std::function<plan::Plan(const launch::Failure&)> next_plan);
-  /// The others: do what the leader says, to the end. `plan`: until the leader's has come.
+  /// The others: do what the leader says, to the end. `plan`: this machine's, without a run folder.
   [[nodiscard]] launch::Outcome follow(const plan::Plan& plan);
 
  private:

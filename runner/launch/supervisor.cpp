@@ -606,13 +606,14 @@ class Follower {
 
   void start(const Json& json) {
     attempt_ = json.at("attempt").get<std::int64_t>();
-    const std::string text = json.at("plan").get<std::string>();
     try {
-      plan_ = plan::from_json(text);
+      plan_ = plan::from_json(json.at("plan").get<std::string>());
+      plan_->base_folder = job_.plan.base_folder;
+      plan_->shared_folder = job_.plan.shared_folder;
       std::error_code ignored;  // the log says it better
       fs::create_directories(plan_->run_folder, ignored);
       plan_file_.emplace(fs::path(plan_->run_folder) / json.at("plan_name").get<std::string>(),
-                         text);
+                         plan::to_json(*plan_));
       CrewPlan crew = crew_plan(job_, *plan_, plan_file_->path(), attempt_);
       crew.store = {.host = json.at("store_host").get<std::string>(),
                     .port = json.at("store_port").get<int>(),

@@ -26,7 +26,9 @@ struct Outcome {
 };
 
 struct Job {
-  plan::Plan plan;  ///< finished, with its run folder; the others get it from the leader
+  /// Finished, with its run folder. The others get that from the leader, and have from their own
+  /// only where this machine keeps its files.
+  plan::Plan plan;
   Topology topology;
   Meeting* meeting = nullptr;    ///< null where this launcher starts all ranks
   std::filesystem::path worker;  ///< the program

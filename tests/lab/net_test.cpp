@@ -70,6 +70,31 @@ TEST_CASE("net: two hosts with two processes each train as one machine with four
   CHECK(weights_hash(bench.only_run()) == weights_on_one_machine(4));
 }
 
+TEST_CASE("net: two hosts that share no files train, each with its own") {
+  const std::string csv =
+      "[dataset]\nname = \"csv\"\npath = \"data.csv\"\ntarget = \"label\"\nbatch_size = 4\n";
+  const std::string text =
+      "name = \"t\"\nseed = 3\n[model]\nname = \"mlp\"\nhidden = [4]\n" + csv +
+      "[trainer]\nbackend = \"ddp\"\nmax_epochs = 2\n[optimizer]\nname = \"sgd\"\nlr = 0.1\n";
+  std::string data = "a,b,label\n";
+  for (int i = 0; i < 64; ++i)
+    data +=
+        std::to_string(i % 7) + "," + std::to_string(i % 5) + "," + std::to_string(i % 2) + "\n";
+  const Bench first(text);
+  const Bench second(text);
+  first.write("data.csv", data);
+  second.write("data.csv", data);
+  const Arguments command = Arguments{e2e::runner_path(), "t.toml"} + nodes(2);
+  Running leader = first.start(on(1, command) + flags(1));
+  Running other = second.start(on(2, command) + flags(2));
+  const e2e::Result result = leader.result();
+  CHECK_MESSAGE(result.status == 0, result.err);
+  const e2e::Result also = other.result();
+  CHECK_MESSAGE(also.status == 0, also.err);
+  CHECK(fs::exists(first.only_run() / "rank-1.log"));
+  CHECK(fs::exists(second.only_run() / "rank-3.log"));
+}
+
 TEST_CASE("net: three hosts with two processes each train as one machine with six does") {
   const Bench bench;
   std::vector<Running> hosts = start_on_all(bench, 3);

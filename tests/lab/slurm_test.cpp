@@ -64,9 +64,9 @@ class BatchJob {
     REQUIRE(comes_true(
         [&] {
           job = bench_.run({"scontrol", "show", "job", id_}).out;
-          for (const char* state : {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"})
-            if (has(job, std::string("JobState=") + state)) return false;
-          return true;
+          for (const char* state : {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"})
+            if (has(job, std::string("JobState=") + state)) return true;
+          return false;
         },
         seconds));
     ended_ = true;
