@@ -10,41 +10,7 @@
 
 namespace runner::engine {
 
-<<<<<<<< HEAD:runner/engine/stage_threads.h
-/// A fixed number of threads. They live as long as the team, since a thread that comes and goes
-/// takes its pool of helpers for arithmetic with it.
-class StageThreads {
- public:
-  explicit StageThreads(std::size_t size);
-  StageThreads(const StageThreads&) = delete;
-  StageThreads& operator=(const StageThreads&) = delete;
-  ~StageThreads();
-
-  [[nodiscard]] std::size_t size() const { return threads_.size(); }
-  /// Calls work(i) on thread i, for all threads, and waits for them. If any throws, the one that is
-  /// first also calls `on_failure`, to wake those that wait for it, and its exception is thrown
-  /// here.
-  void run(const std::function<void(std::size_t)>& work,
-           const std::function<void()>& on_failure = {});
-
- private:
-  void serve(std::size_t number);
-
-  std::mutex mutex_;
-  std::condition_variable started_, done_;
-  const std::function<void(std::size_t)>* work_ = nullptr;
-  const std::function<void()>* on_failure_ = nullptr;
-  std::uint64_t round_ = 0;  ///< jobs so far
-  std::size_t left_ = 0;     ///< threads that are at the job
-  bool ends_ = false;
-  std::exception_ptr error_;
-  std::vector<std::thread> threads_;
-};
-
-/// A queue between two threads of a team, of at most `capacity` elements.
-========
 /// A queue between two threads, of at most `capacity` elements.
->>>>>>>> w-bal:runner/engine/strategies/channel.h
 template <class T>
 class Channel {
  public:
