@@ -36,10 +36,10 @@ function(runner_library)
   target_link_libraries(${target} PRIVATE ${ARG_PRIVATE_DEPS})
 endfunction()
 
-# runner_test(NAME diag SOURCES a_test.cpp … DEPS diag … [LABELS …]) makes the program test_<NAME>
-# (doctest) and one CTest test of the same name.
+# runner_test(NAME diag SOURCES a_test.cpp … DEPS diag … [LABELS …] [UNDER program …]) makes the program
+# test_<NAME> (doctest) and one CTest test of the same name, which the program UNDER runs if there is one.
 function(runner_test)
-  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS;LABELS;UNDER" ${ARGN})
   set(target test_${ARG_NAME})
   add_executable(${target} ${CMAKE_SOURCE_DIR}/tests/main.cpp ${ARG_SOURCES})
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -49,7 +49,7 @@ function(runner_test)
   foreach(dep IN LISTS ARG_DEPS)
     target_link_libraries(${target} PRIVATE runner_${dep})
   endforeach()
-  add_test(NAME ${ARG_NAME} COMMAND ${target})
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_UNDER} $<TARGET_FILE:${target}>)
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300)
 endfunction()
 

@@ -59,7 +59,10 @@ struct Verdict {
   std::optional<std::int64_t> max_seconds;
   std::int64_t total_steps = 0;  ///< 0 when only time bounds the run
 
-  Memory memory;
+  Memory memory;  ///< with stages: on GPUs the largest one's, on the CPU that of all together
+  std::vector<PipelineStage> stages;          ///< of balanced; else empty
+  double balance = 1;                         ///< mean FLOPs of a stage / the largest's
+  std::optional<std::int64_t> device_memory;  ///< bytes of the smallest GPU, if known
   std::int64_t checkpoint_bytes = 0;
 
   std::vector<Inference> inferred;

@@ -98,6 +98,16 @@ std::string one_value_layer(const graph::Graph& graph) {
   return {};
 }
 
+void note_layers(Facts& f, const graph::Graph& graph) {
+  f.layers = static_cast<std::int64_t>(graph.layers().size()) - 1;
+  f.one_value_layer = one_value_layer(graph);
+  for (const graph::Layer& layer : graph.layers()) {
+    if (!std::holds_alternative<graph::BatchNorm>(layer.op)) continue;
+    f.batch_norm_layer = layer.name;
+    return;
+  }
+}
+
 void build_model(Judgement& j) {
   const datasets::Spec& data = j.verdict.data;
   const auto& model = static_cast<const models::Model&>(*j.experiment.model.entry);
@@ -107,7 +117,7 @@ void build_model(Judgement& j) {
   try {
     j.verdict.graph =
         model.build(j.experiment.model.options, {.input = data.input, .outputs = outputs});
-    j.facts.one_value_layer = one_value_layer(*j.verdict.graph);
+    note_layers(j.facts, *j.verdict.graph);
   } catch (const graph::ShapeError& error) {
     const std::string key = error.path().empty() ? "model.name" : "model." + error.path();
     j.report(diag::Code::shape_misfit, error.what(), key, error.help(), {"dataset.name"});

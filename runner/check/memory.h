@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "runner/check/cost.h"
 #include "runner/graph/graph.h"
+#include "runner/graph/partition.h"
 
 namespace runner::check {
 
@@ -14,7 +17,6 @@ struct MemoryTask {
   std::string_view precision = "32";
   int optimizer_tensors = 0;    ///< of a weight's size, for each weight
   std::int64_t batch_size = 1;  ///< samples that the device works on at once
-  std::int64_t parts = 1;       ///< devices that one copy of the model is cut over
 };
 
 /// Bytes on each device: weights with buffers (and, with autocast, their copies in 16 bits),
@@ -27,5 +29,19 @@ struct MemoryTask {
 /// The largest batch whose estimate is at most `bytes`; 0 if none is.
 [[nodiscard]] std::int64_t largest_batch(const graph::Graph& graph, MemoryTask task,
                                          std::int64_t bytes);
+
+/// What each layer after the input costs as part of a pipeline; time is counted in FLOPs, and the
+/// batch is split into `micro_batches`.
+[[nodiscard]] std::vector<graph::LayerCost> layer_costs(const graph::Graph& graph,
+                                                        const MemoryTask& task,
+                                                        std::int64_t micro_batches);
+
+struct Pipeline {
+  std::vector<PipelineStage> stages;
+  double balance = 1;  ///< mean FLOPs of a stage / the largest's
+};
+/// The model cut by its FLOPs, see graph::partition; nothing if no cut keeps to the memory limit.
+[[nodiscard]] std::optional<Pipeline> cut(const graph::Graph& graph, const MemoryTask& task,
+                                          const graph::PartitionTask& partition);
 
 }  // namespace runner::check

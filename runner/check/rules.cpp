@@ -281,12 +281,13 @@ constexpr Rule kRules[] = {
      .keys = {"trainer.sync_batchnorm", "trainer.backend"},
      .applies =
          [](const Facts& f) {
-           return f.sync_batchnorm && is_any(f.backend, {"dp", "balanced"}) && several_devices(f);
+           return f.sync_batchnorm && is_any(f.backend, {"dp", "ddp2", "balanced"}) &&
+                  several_devices(f);
          },
      .message =
          [](const Facts& f) {
            return "sync_batchnorm combines statistics of processes, and backend '" + f.backend +
-                  "' has one";
+                  (f.backend == "ddp2" ? "' has several replicas in each" : "' has one");
          },
      .fix = "use backend = \"ddp\", or leave sync_batchnorm out",
      .example = "[trainer]\nsync_batchnorm = true\nbackend = \"dp\"\ngpus = 2"},
@@ -357,6 +358,36 @@ constexpr Rule kRules[] = {
          },
      .fix = "leave gpus and num_processes out, or use backend = \"ddp\"",
      .example = "[trainer]\nbackend = \"tpu\"\ngpus = 1"},
+
+    {.code = Code::micro_batches_unused,
+     .stage = Stage::settings,
+     .ruling = Ruling::warn,
+     .keys = {"trainer.micro_batches", "trainer.backend"},
+     .applies = [](const Facts& f) { return f.micro_batches && resolved_backend(f) != "balanced"; },
+     .message =
+         [](const Facts& f) {
+           return "micro_batches = " + number(*f.micro_batches) + " has no effect with backend '" +
+                  resolved_backend(f) + "'";
+         },
+     .fix = "leave micro_batches out, or use backend = \"balanced\"; accumulate takes several "
+            "batches for a step",
+     .example = "[trainer]\nmicro_batches = 4"},
+    {.code = Code::micro_batches_many,
+     .stage = Stage::settings,
+     .ruling = Ruling::refuse,
+     .keys = {"trainer.micro_batches", "dataset.batch_size"},
+     .applies =
+         [](const Facts& f) {
+           return f.backend == "balanced" && f.micro_batches && *f.micro_batches > f.batch_size;
+         },
+     .message =
+         [](const Facts& f) {
+           return "micro_batches = " + number(*f.micro_batches) +
+                  " can't share a batch of batch_size = " + number(f.batch_size);
+         },
+     .fix = "use micro_batches of at most batch_size, or leave it out",
+     .example = "[dataset]\nbatch_size = 2\n[trainer]\nbackend = \"balanced\"\nnum_processes = "
+                "2\nmicro_batches = 4"},
 
     // ---- precision
     {.code = Code::dp_16,
@@ -546,6 +577,42 @@ constexpr Rule kRules[] = {
      .fix = "leave lr out and write scheduler.max_lr",
      .example = "[optimizer]\nlr = 0.1\n[scheduler]\nname = \"one_cycle\""},
 
+    // ---- stages of a model
+    {.code = Code::balanced_layers,
+     .stage = Stage::run,
+     .ruling = Ruling::refuse,
+     .keys = {"trainer.backend", "trainer.gpus", "trainer.num_processes"},
+     .applies =
+         [](const Facts& f) {
+           return f.backend == "balanced" && !f.gpus_unknown && f.layers > 0 &&
+                  f.layers < f.devices();
+         },
+     .message =
+         [](const Facts& f) {
+           return "backend 'balanced' can't cut a model of " + counted(f.layers, "layer") +
+                  " into a part for each of " + devices_text(f);
+         },
+     .fix = "ask for fewer devices, or use backend = \"ddp\"",
+     .example = "[model]\nname = \"mlp\"         # 4 layers\n[trainer]\nbackend = "
+                "\"balanced\"\ngpus = 8"},
+    {.code = Code::balanced_batch_norm,
+     .stage = Stage::run,
+     .ruling = Ruling::warn,
+     .keys = {"trainer.backend", "trainer.micro_batches"},
+     .applies =
+         [](const Facts& f) {
+           return f.backend == "balanced" && !f.batch_norm_layer.empty() && f.micro_batches &&
+                  *f.micro_batches > 1;
+         },
+     .message =
+         [](const Facts& f) {
+           return "layer '" + f.batch_norm_layer + "' normalises over each of " +
+                  number(*f.micro_batches) + " micro-batches, not over the batch of " +
+                  number(f.batch_size);
+         },
+     .fix = "use a model without batch normalisation, fewer micro_batches, or backend = \"ddp\"",
+     .example = "[model]\nname = \"resnet\"\n[trainer]\nbackend = \"balanced\"\ngpus = 2"},
+
     // ---- samples and batches
     {.code = Code::too_few_samples,
      .stage = Stage::run,
@@ -612,6 +679,26 @@ constexpr Rule kRules[] = {
          },
      .fix = "use another batch_size above 1, or drop_last = true with one above 1",
      .example = "[model]\nname = \"mlp\"\nbatch_norm = true\n[dataset]\nbatch_size = 1"},
+    {.code = Code::batch_norm_one,
+     .stage = Stage::run,
+     .ruling = Ruling::refuse,
+     .keys = {"trainer.micro_batches", "dataset.batch_size", "dataset.drop_last"},
+     .applies =
+         [](const Facts& f) {
+           return !f.one_value_layer.empty() && f.last_batch > 1 && f.smallest_micro_batch() == 1;
+         },
+     .message =
+         [](const Facts& f) {
+           return "layer '" + f.one_value_layer + "' normalises over the micro-batch, and " +
+                  number(*f.micro_batches) + " micro-batches of " +
+                  (f.last_batch < f.batch_size
+                       ? "an epoch's last " + number(f.last_batch) + " samples"
+                       : "a batch of " + number(f.last_batch)) +
+                  " leave one with 1 sample";
+         },
+     .fix = "use fewer micro_batches, a larger batch_size, or drop_last = true",
+     .example = "[model]\nname = \"mlp\"\nbatch_norm = true\n[dataset]\nbatch_size = 4\n[trainer]\n"
+                "backend = \"balanced\"\nnum_processes = 2\nmicro_batches = 4"},
     {.code = Code::accumulate_long,
      .stage = Stage::run,
      .ruling = Ruling::warn,

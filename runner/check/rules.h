@@ -40,6 +40,7 @@ struct Facts {
   bool scale_lr = false;
   bool replicated_samples = false;
   bool sync_batchnorm = false;
+  std::optional<std::int64_t> micro_batches = {};  ///< as written; for Stage::run, as resolved
   bool deterministic = false;
   bool benchmark = false;
 
@@ -87,11 +88,18 @@ struct Facts {
   std::int64_t total_steps = 0;
   std::int64_t total_epochs = 0;
   std::int64_t validations = 0;
-  std::string one_value_layer = {};  ///< a batch normalisation that sees one value a sample
+  std::int64_t layers = 0;            ///< of the model, without its input
+  std::string batch_norm_layer = {};  ///< the first batch normalisation
+  std::string one_value_layer = {};   ///< a batch normalisation that sees one value a sample
 
   /// On each node: GPUs, or processes that stand in for them.
   [[nodiscard]] std::int64_t devices() const { return gpus > 0 ? gpus : num_processes.value_or(1); }
   [[nodiscard]] bool on_gpu() const { return gpus > 0 || gpus_unknown; }
+  /// Samples of the smallest micro-batch of an epoch's last batch; 0 without micro-batches.
+  [[nodiscard]] std::int64_t smallest_micro_batch() const {
+    if (backend != "balanced" || !micro_batches || last_batch == 0) return 0;
+    return *micro_batches < last_batch ? last_batch / *micro_batches : 1;
+  }
   /// True if it is certain that the run is one process.
   [[nodiscard]] bool one_process() const {
     const bool many_possible = backend.empty() || backend == "ddp" || backend == "horovod";

@@ -127,6 +127,19 @@ void resolve_devices(Judgement& j) {
   v.replicas = f.num_nodes * (replica_each ? devices : 1);
 }
 
+/// Two micro-batches a stage keep the stages busy for most of a step; more make small kernels.
+void infer_micro_batches(Judgement& j) {
+  const Verdict& v = j.verdict;
+  if (v.backend != "balanced" || v.devices_per_process < 2 || j.facts.micro_batches) return;
+  const std::int64_t wanted = 2 * v.devices_per_process;
+  const std::int64_t batch = j.experiment.data.batch_size;
+  j.facts.micro_batches = std::min(wanted, batch);
+  j.infer("trainer.micro_batches", *j.facts.micro_batches,
+          wanted <= batch
+              ? "two for each of the " + std::to_string(v.devices_per_process) + " stages"
+              : "no more than batch_size = " + std::to_string(batch));
+}
+
 // ---- the rest of the file ----------------------------------------------------------------------
 
 void read_max_time(Judgement& j) {
@@ -237,6 +250,7 @@ void read_settings(Judgement& j) {
   f.scale_lr = t.scale_lr;
   f.replicated_samples = e.data.sampler == "replicated";
   f.sync_batchnorm = t.sync_batchnorm;
+  f.micro_batches = t.micro_batches;
   f.deterministic = t.deterministic;
   f.benchmark = t.benchmark;
 
@@ -275,6 +289,7 @@ void judge_settings(Judgement& j) {
   read_fault(j);
   j.apply(Stage::settings);
   resolve_devices(j);
+  infer_micro_batches(j);
 }
 
 }  // namespace runner::check

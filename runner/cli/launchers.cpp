@@ -25,6 +25,14 @@ bool is_slurm(const launch::Topology& topology) {
   return topology.started.starter == launch::Starter::slurm;
 }
 
+/// This machine, to people who know its SLURM name.
+std::string name_of_machine(const launch::Started& started) {
+  if (started.starter == launch::Starter::slurm) {
+    if (const auto node = host::system_environment().get("SLURMD_NODENAME")) return *node;
+  }
+  return host::host_name();
+}
+
 /// torchrun's store speaks LibTorch's protocol, which only the worker knows.
 host::ProgramEnd ask_store(const launch::Started& started, std::vector<std::string> request) {
   std::vector<std::string> command = {worker_path().string(), "--store", started.master_addr,
@@ -50,7 +58,7 @@ void need_mpi(const plan::Plan& plan, const launch::Topology& topology) {
 
 launch::MeetingOptions meeting_options(const plan::Plan& plan, const launch::Started& started) {
   launch::MeetingOptions options;
-  options.host = host::host_name();
+  options.host = name_of_machine(started);
   options.version = kVersion;
   options.digest = store::digest_of(registry::to_toml(registry::Value(plan.experiment))).xxh3_128;
   options.ports = launch::ports(started);
@@ -136,7 +144,7 @@ launch::Job Launchers::job() const {
   launch::Job job;
   job.topology = topology_;
   job.worker = worker_path();
-  job.host = host::host_name();
+  job.host = name_of_machine(topology_.started);
   job.gpus = gpus_;
   job.devices = devices_;
   return job;
@@ -151,8 +159,9 @@ launch::Outcome Launchers::run(const plan::Plan& plan,
   return launch::supervise(finished);
 }
 
-launch::Outcome Launchers::follow() {
+launch::Outcome Launchers::follow(const plan::Plan& plan) {
   launch::Job followed = job();
+  followed.plan = plan;
   followed.meeting = &*meeting_;
   return launch::supervise(followed);
 }

@@ -33,8 +33,8 @@ class Launchers {
   /// leaves restarts.
   [[nodiscard]] launch::Outcome run(const plan::Plan& plan,
                                     std::function<plan::Plan(const launch::Failure&)> next_plan);
-  /// The others: do what the leader says, to the end.
-  [[nodiscard]] launch::Outcome follow();
+  /// The others: do what the leader says, to the end. `plan`: until the leader's has come.
+  [[nodiscard]] launch::Outcome follow(const plan::Plan& plan);
 
  private:
   void hold_gpus(const config::Experiment& experiment, const plan::Plan& plan);

@@ -12,6 +12,7 @@
 #include "runner/cli/launchers.h"
 #include "runner/cli/options.h"
 #include "runner/diag/render.h"
+#include "runner/host/environment.h"
 #include "runner/host/process.h"
 #include "runner/launch/supervisor.h"
 #include "runner/launch/write.h"
@@ -31,6 +32,12 @@ constexpr std::string_view kConfig = "config.toml";
 
 enum class Warnings { shown, hidden };
 
+/// Whether this is the launcher that tells what all of them find, in files that all of them read.
+/// Errors are told by each: they may be its own.
+bool speaks(const Options& options) {
+  return launch::detect(host::system_environment(), options.by_hand).rank == 0;
+}
+
 /// Reads and judges for this machine; prints what is wrong and says whether it can go on. The
 /// warnings of a stored configuration were shown when its run began.
 bool judge_here(const fs::path& file, std::span<const config::Override> overrides,
@@ -41,7 +48,7 @@ bool judge_here(const fs::path& file, std::span<const config::Override> override
   here.base = base;
   judge_file(file, overrides, here, judged);
   const bool fine = judged.sink.errors() == 0;
-  if (!judged.sink.all().empty() && (!fine || warnings == Warnings::shown)) {
+  if (!judged.sink.all().empty() && (!fine || (warnings == Warnings::shown && speaks(options)))) {
     std::cerr << diag::render_text(judged.sink.sorted(), color(STDERR_FILENO)) << "\n";
   }
   if (fine) return true;
@@ -117,11 +124,12 @@ std::vector<Difference> differences(const config::Experiment& stored,
 }
 
 /// Prints the differences and refuses those that make it another run.
-void report_differences(const std::vector<Difference>& found) {
+void report_differences(const std::vector<Difference>& found, bool print) {
   std::string fixed;
   for (const Difference& d : found) {
-    std::cerr << "changed: " << diag::visible(d.key) << " was " << diag::visible(d.before)
-              << ", is " << diag::visible(d.after) << "\n";
+    if (print)
+      std::cerr << "changed: " << diag::visible(d.key) << " was " << diag::visible(d.before)
+                << ", is " << diag::visible(d.after) << "\n";
     if (d.resume == registry::Resume::fixed) fixed += (fixed.empty() ? "" : ", ") + d.key;
   }
   if (!fixed.empty()) {
@@ -140,7 +148,7 @@ std::string unquoted(const std::string& text) {
 /// Another model, dataset, … has other options, so the stored ones would be read as mistakes; it is
 /// refused before that.
 void refuse_other_components(const config::Experiment& stored,
-                             std::span<const config::Override> overrides) {
+                             std::span<const config::Override> overrides, bool print) {
   for (const config::SectionInfo& section : config::sections()) {
     if (section.catalog.empty()) continue;
     const std::string key = std::string(section.name) + ".name";
@@ -150,7 +158,8 @@ void refuse_other_components(const config::Experiment& stored,
       const std::string after = unquoted(o.text.substr(key.size() + 1));
       if (before == nullptr || after == *before) continue;
       report_differences(
-          {{.key = key, .before = *before, .after = after, .resume = registry::Resume::fixed}});
+          {{.key = key, .before = *before, .after = after, .resume = registry::Resume::fixed}},
+          print);
     }
   }
 }
@@ -227,8 +236,8 @@ int execute(Launchers& launchers, const plan::Plan& plan) {
   return outcome.exit_status;
 }
 
-int follow(Launchers& launchers) {
-  const launch::Outcome outcome = launchers.follow();
+int follow(Launchers& launchers, const plan::Plan& plan) {
+  const launch::Outcome outcome = launchers.follow(plan);
   if (outcome.failure) print_error(outcome.failure->message, outcome.failure->help);
   return outcome.exit_status;
 }
@@ -285,7 +294,7 @@ int resume(const fs::path& run, const Judged& judged, const Options& options) {
   plan::Plan plan = draft(judged, plan::Mode::fit, options);
   need_worker(plan);
   Launchers launchers(*judged.experiment, plan, options.by_hand);
-  if (!launchers.leads()) return follow(launchers);
+  if (!launchers.leads()) return follow(launchers, plan);
   return resume(run, judged, options, launchers, std::move(plan));
 }
 
@@ -323,13 +332,14 @@ int run_command(const Options& options) {
   plan::Plan plan = draft(judged, plan::Mode::fit, options);
   need_worker(plan);
   Launchers launchers(experiment, plan, options.by_hand);
-  if (!launchers.leads()) return follow(launchers);
+  if (!launchers.leads()) return follow(launchers, plan);
 
   if (experiment.checkpoint.resume == "auto") {
     if (const auto run = unfinished_run(experiment.general)) {
       Judged stored;
       judge_file(*run / kConfig, {}, {}, stored);
-      if (stored.experiment) report_differences(differences(*stored.experiment, experiment));
+      if (stored.experiment)
+        report_differences(differences(*stored.experiment, experiment), /*print=*/true);
       return resume(*run, judged, options, launchers, std::move(plan));
     }
   }
@@ -349,15 +359,15 @@ int resume_command(const Options& options) {
     return static_cast<int>(stored.sink.exit());
   const bool changed = !options.files.empty() || !options.overrides.empty();
   if (!changed) {
-    report_changed_file(run, *stored.experiment);
+    if (speaks(options)) report_changed_file(run, *stored.experiment);
     return resume(run, stored, options);
   }
-  refuse_other_components(*stored.experiment, options.overrides);
+  refuse_other_components(*stored.experiment, options.overrides, speaks(options));
   Judged today;
   const fs::path file = options.files.empty() ? run / kConfig : fs::path(options.files.front());
   if (!judge_here(file, options.overrides, options, base_of(run), Warnings::hidden, today))
     return static_cast<int>(today.sink.exit());
-  report_differences(differences(*stored.experiment, *today.experiment));
+  report_differences(differences(*stored.experiment, *today.experiment), speaks(options));
   return resume(run, today, options);
 }
 
@@ -376,7 +386,7 @@ int test_command(const Options& options) {
   plan::Plan plan = draft(judged, plan::Mode::test, options);
   need_worker(plan);
   Launchers launchers(*judged.experiment, plan, options.by_hand);
-  if (!launchers.leads()) return follow(launchers);
+  if (!launchers.leads()) return follow(launchers, plan);
   const store::CheckpointFolder folder(run / kCheckpoints);
   std::optional<fs::path> checkpoint;
   if (const auto best = folder.linked(store::Link::best)) {

@@ -1,6 +1,7 @@
 #include "runner/engine/lower.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
@@ -98,8 +99,9 @@ at::Tensor dropout(const at::Tensor& x, double p, const at::Generator& generator
 
 }  // namespace
 
-at::Tensor Network::run(const Step& step, bool training) {
-  const at::Tensor& x = values_[step.inputs.front()];
+at::Tensor Network::run(const Step& step, const Values& values, bool in_place,
+                        bool training) const {
+  const at::Tensor& x = values[step.inputs.front()];
   const auto& t = step.tensors;
   const auto tensor_or_none = [&](std::size_t i) { return i < t.size() ? t[i] : at::Tensor(); };
   return std::visit(
@@ -117,7 +119,7 @@ at::Tensor Network::run(const Step& step, bool training) {
           [&](const graph::LayerNorm& op) {
             return at::layer_norm(x, {op.features}, t[0], t[1], op.eps);
           },
-          [&](const graph::Activation& op) { return activate(op.kind, x, step.in_place); },
+          [&](const graph::Activation& op) { return activate(op.kind, x, in_place); },
           [&](const graph::MaxPool2d& op) {
             return at::max_pool2d(x, op.kernel, op.stride, op.padding);
           },
@@ -132,20 +134,91 @@ at::Tensor Network::run(const Step& step, bool training) {
             if (!training) return x;
             return step.generator ? dropout(x, op.p, *step.generator) : at::dropout(x, op.p, true);
           },
-          [&](const graph::Add&) { return at::add(x, values_[step.inputs[1]]); },
+          [&](const graph::Add&) { return at::add(x, values[step.inputs[1]]); },
       },
       step.op);
 }
 
 at::Tensor Network::forward(const at::Tensor& inputs, bool training) {
   values_.front() = inputs;
-  for (const Step& step : steps_) {
-    values_[step.output] = run(step, training);
-    for (std::size_t value : step.released) values_[value] = at::Tensor();
-  }
+  forward_part(0, steps_.size(), values_, training);
   at::Tensor output = std::move(values_.back());
   for (at::Tensor& value : values_) value = at::Tensor();
   return output;
+}
+
+Network Network::replica(const at::Device& device) const {
+  std::unordered_map<at::TensorImpl*, at::Tensor> own;
+  const auto copied = [&](const std::vector<NamedTensor>& originals) {
+    std::vector<NamedTensor> copies;
+    copies.reserve(originals.size());
+    for (const auto& [name, tensor] : originals) {
+      const bool shared = tensor.requires_grad() && tensor.device() == device;
+      at::Tensor copy = tensor.variable_data();
+      copy = shared ? copy : copy.to(device, /*non_blocking=*/false, /*copy=*/true);
+      copy.set_requires_grad(tensor.requires_grad());
+      own.emplace(tensor.unsafeGetTensorImpl(), copy);
+      copies.push_back({name, std::move(copy)});
+    }
+    return copies;
+  };
+  Network network;
+  network.parameters_ = copied(parameters_);
+  network.buffers_ = copied(buffers_);
+  network.steps_ = steps_;
+  for (Step& step : network.steps_) {
+    for (at::Tensor& tensor : step.tensors) tensor = own.at(tensor.unsafeGetTensorImpl());
+  }
+  network.values_.resize(values_.size());
+  return network;
+}
+
+void Network::forward_part(std::size_t first, std::size_t last, Values& values,
+                           bool training) const {
+  // What comes from outside isn't this part's to overwrite.
+  const std::size_t own = first < last ? steps_[first].output : 0;
+  for (std::size_t i = first; i < last; ++i) {
+    const Step& step = steps_[i];
+    const bool in_place = step.in_place && step.inputs.front() >= own;
+    values[step.output] = run(step, values, in_place, training);
+    for (std::size_t value : step.released) values[value] = at::Tensor();
+  }
+}
+
+std::vector<std::size_t> Network::values_across(std::size_t step) const {
+  std::vector<bool> is_read(values_.size(), false);
+  for (std::size_t i = step; i < steps_.size(); ++i) {
+    for (const std::size_t value : steps_[i].inputs) is_read[value] = true;
+  }
+  std::vector<std::size_t> across;
+  for (std::size_t value = 0; value <= step; ++value) {
+    if (is_read[value]) across.push_back(value);
+  }
+  return across;
+}
+
+void Network::place(std::size_t first, std::size_t last, const at::Device& device) {
+  for (std::size_t i = first; i < last; ++i) {
+    for (at::Tensor tensor : steps_[i].tensors) {
+      if (tensor.device() != device) tensor.set_data(tensor.detach().to(device));
+    }
+  }
+}
+
+Network Network::copy_step(std::size_t step, const at::Device& device) const {
+  Network copy;
+  Step own = steps_[step];
+  for (at::Tensor& tensor : own.tensors) {
+    const bool trains = tensor.requires_grad();
+    tensor = tensor.detach().to(device, /*non_blocking=*/false, /*copy=*/true);
+    tensor.set_requires_grad(trains);
+  }
+  if (std::holds_alternative<graph::Dropout>(own.op)) {
+    own.generator = at::globalContext().defaultGenerator(device).clone();
+  }
+  copy.steps_.push_back(std::move(own));
+  copy.values_.resize(values_.size());
+  return copy;
 }
 
 void Network::set_dropout_generators(const std::function<at::Generator(std::size_t)>& of) {
@@ -201,6 +274,7 @@ Network lower(const graph::Graph& graph, const at::TensorOptions& options) {
   }
 
   Network network;
+  network.graph_ = graph;
   network.values_.resize(layers.size());
   for (std::size_t i = 1; i < layers.size(); ++i) {
     const graph::Layer& layer = layers[i];

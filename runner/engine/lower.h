@@ -35,6 +35,31 @@ class Network {
   /// `training` turns dropout on, and batch statistics, which it also updates.
   [[nodiscard]] at::Tensor forward(const at::Tensor& inputs, bool training);
 
+  /// A network on `device` for other rows of the same batches. On this network's own device its
+  /// parameters are this one's memory, with gradients of their own; elsewhere they are copies.
+  /// Buffers are copies.
+  [[nodiscard]] Network replica(const at::Device& device) const;
+
+  // A network in parts, for pipelines. Steps are the layers after the input, counted from 0; values
+  // are what layers make, counted as the layers are, so that step i makes value i + 1 and value 0
+  // is the input.
+  using Values = std::vector<at::Tensor>;
+  /// Steps [first, last): reads and extends `values`, one for each layer, and drops those that no
+  /// later step reads. Threads may run parts that don't overlap at the same time.
+  void forward_part(std::size_t first, std::size_t last, Values& values, bool training) const;
+  /// Values that are made before a step and read by it or later, in order.
+  [[nodiscard]] std::vector<std::size_t> values_across(std::size_t step) const;
+  /// Moves the tensors of steps [first, last) to a device. Every handle to them follows, but no
+  /// gradient and no optimizer state.
+  void place(std::size_t first, std::size_t last, const at::Device& device);
+  /// A step's copy on a device, as a network of this single step (number 0) whose values are
+  /// counted as here. Its passes change nothing in this network and take no random numbers from
+  /// anywhere.
+  [[nodiscard]] Network copy_step(std::size_t step, const at::Device& device) const;
+
+  /// What the network was made from.
+  [[nodiscard]] const graph::Graph& graph() const { return graph_; }
+
   /// Takes the random numbers of each dropout layer from the generator that `of` gives for its
   /// number, counted from 0. Without this they come from the device's default one.
   void set_dropout_generators(const std::function<at::Generator(std::size_t)>& of);
@@ -71,14 +96,16 @@ class Network {
   };
 
   Network() = default;
-  [[nodiscard]] at::Tensor run(const Step& step, bool training);
+  [[nodiscard]] at::Tensor run(const Step& step, const Values& values, bool in_place,
+                               bool training) const;
 
+  graph::Graph graph_;
   std::vector<Step> steps_;
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
   Sum sum_;  ///< empty: each process has its own batch statistics
   bool counts_ = true;
-  std::vector<at::Tensor> values_;  ///< scratch of a forward pass, by layer
+  Values values_;  ///< scratch of a forward pass
 };
 
 /// Makes the network's tensors (dtype and device of `options`) and steps. Weights are initialised

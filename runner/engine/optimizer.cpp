@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 
 #include "runner/components/component.h"
 #include "runner/diag/error.h"
+#include "runner/engine/by_device.h"
 
 namespace runner::engine {
 
@@ -238,6 +241,40 @@ std::unique_ptr<Optimizer> make(const std::any& options,
   return std::make_unique<T>(std::any_cast<const Options&>(options), parameters);
 }
 
+/// One optimizer for the parameters of each device.
+class PerDevice : public Optimizer {
+ public:
+  PerDevice(const std::vector<NamedTensor>& parameters, Maker make, const std::any& options)
+      : Optimizer(parameters) {
+    for (const auto& [device, tensors] : by_device(parameters_)) {
+      std::vector<NamedTensor> own;
+      std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(own),
+                   [device = device](const NamedTensor& p) { return p.tensor.device() == device; });
+      parts_.push_back(make(options, own));
+    }
+  }
+
+  std::vector<NamedTensor> state() const override {
+    std::vector<NamedTensor> all;
+    for (const auto& part : parts_) {
+      for (NamedTensor& tensor : part->state()) all.push_back(std::move(tensor));
+    }
+    return all;
+  }
+
+  void load_state(std::int64_t steps, const std::vector<NamedTensor>& given) override {
+    Optimizer::load_state(steps, given);
+    for (const auto& part : parts_) part->load_state(steps, part->state());
+  }
+
+ private:
+  void update(const Tensors& /*gradients*/, double lr) override {
+    for (const auto& part : parts_) part->step(lr);
+  }
+
+  std::vector<std::unique_ptr<Optimizer>> parts_;
+};
+
 struct Kernel {
   std::string_view name;
   Maker make;
@@ -255,7 +292,13 @@ constexpr Kernel kKernels[] = {
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const std::any& options,
                                           const std::vector<NamedTensor>& parameters) {
   for (const Kernel& kernel : kKernels) {
-    if (kernel.name == name) return kernel.make(options, parameters);
+    if (kernel.name != name) continue;
+    const bool is_spread =
+        std::any_of(parameters.begin(), parameters.end(), [&parameters](const NamedTensor& p) {
+          return p.tensor.device() != parameters.front().tensor.device();
+        });
+    if (is_spread) return std::make_unique<PerDevice>(parameters, kernel.make, options);
+    return kernel.make(options, parameters);
   }
   throw std::logic_error("optimizer '" + std::string(name) + "' has no kernel");
 }

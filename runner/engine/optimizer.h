@@ -31,7 +31,7 @@ class Optimizer {
   [[nodiscard]] virtual std::vector<NamedTensor> state() const = 0;
   /// Takes what `state()` gave after `steps` steps. Throws diag::Error (incompatible) naming a
   /// tensor that is missing or of another shape or dtype.
-  void load_state(std::int64_t steps, const std::vector<NamedTensor>& state);
+  virtual void load_state(std::int64_t steps, const std::vector<NamedTensor>& state);
 
  protected:
   explicit Optimizer(const std::vector<NamedTensor>& parameters);
@@ -52,8 +52,8 @@ class Optimizer {
   std::vector<at::Tensor> gradients_;  ///< scratch of a step
 };
 
-/// The optimizer of a catalog name ("adam"); `options` is that entry's struct. Throws
-/// std::logic_error for a name without a kernel.
+/// The optimizer of a catalog name ("adam"); `options` is that entry's struct. Parameters may lie
+/// on several devices, on which they stay. Throws std::logic_error for a name without a kernel.
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(std::string_view name,
                                                         const std::any& options,
                                                         const std::vector<NamedTensor>& parameters);

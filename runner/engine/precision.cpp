@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runner/diag/error.h"
+#include "runner/engine/by_device.h"
 
 namespace runner::engine {
 
@@ -47,6 +48,10 @@ class Autocast : public Precision {
     const AutocastGuard guard(device_, narrow_);
     return forward().to(at::kFloat);
   }
+  void run_part(const std::function<void()>& part) const override {
+    const AutocastGuard guard(device_, narrow_);
+    part();
+  }
 
  private:
   c10::DeviceType device_;
@@ -64,13 +69,19 @@ class ScaledHalf : public Autocast {
     overflowed_ = at::zeros({}, options);
   }
 
-  at::Tensor scale(const at::Tensor& loss) const override { return loss * scale_; }
+  at::Tensor scale(const at::Tensor& loss) const override {
+    return loss * scale_.to(loss.device());
+  }
 
   bool unscale(const std::vector<at::Tensor>& gradients) override {
     const at::NoGradGuard no_grad;
     overflowed_.zero_();
-    at::_amp_foreach_non_finite_check_and_unscale_(
-        gradients, overflowed_, scale_.to(at::kDouble).reciprocal().to(at::kFloat));
+    const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+    for (const auto& [device, part] : by_device(gradients)) {
+      at::Tensor overflowed = at::zeros({}, overflowed_.options().device(device));
+      at::_amp_foreach_non_finite_check_and_unscale_(part, overflowed, inverse.to(device));
+      overflowed_.add_(overflowed.to(overflowed_.device()));
+    }
     at::_amp_update_scale_(scale_, good_steps_, overflowed_, kGrowth, kBackoff, kGrowthInterval);
     const bool finite = overflowed_.item<float>() == 0;
     if (!finite && scale_.item<float>() < kSmallestScale) {

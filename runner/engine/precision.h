@@ -31,6 +31,8 @@ class Precision {
   [[nodiscard]] virtual at::Tensor run(const std::function<at::Tensor()>& forward) const {
     return forward();
   }
+  /// Runs a part of a forward pass; what it makes keeps the number format that it comes in.
+  virtual void run_part(const std::function<void()>& part) const { part(); }
   /// What to differentiate in place of `loss`.
   [[nodiscard]] virtual at::Tensor scale(const at::Tensor& loss) const { return loss; }
   /// Undoes scale() on the gradients; false if any isn't finite because of the scale, and the step

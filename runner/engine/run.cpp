@@ -147,6 +147,12 @@ Network make_network(const config::Experiment& experiment, const datasets::Spec&
   return lower(graph, at::TensorOptions(device).dtype(dtype));
 }
 
+/// Where a network is made. The parts of backend balanced go from the main memory to their devices,
+/// since the whole may fit on none.
+at::Device home_of(const plan::Plan& plan, const at::Device& root) {
+  return plan.backend == "balanced" ? at::Device(at::kCPU) : root;
+}
+
 std::string weights_digest(const Network& network) {
   store::Hasher hasher;
   for (const auto& [name, tensor] : copy_to_cpu(network.state())) {
@@ -248,6 +254,7 @@ class RunManifest {
     }
     if (outcome.best_checkpoint) json_["best_checkpoint"] = outcome.best_checkpoint->string();
     if (outcome.last_checkpoint) json_["last_checkpoint"] = outcome.last_checkpoint->string();
+    if (!outcome.strategy.empty()) json_["strategy"] = outcome.strategy;
     json_["weights_xxh3_128"] = weights_digest(network);
 
     const double loop = outcome.loop_time.count();
@@ -396,7 +403,7 @@ int train(const Process& p) {
 
   const datasets::Spec spec = parts.spec();
   const at::ScalarType dtype = make_precision(plan.precision, p.root())->dtype();
-  Network network = make_network(experiment, spec, dtype, p.root());
+  Network network = make_network(experiment, spec, dtype, home_of(plan, p.root()));
   share_weights(p.group, network);
   std::optional<RunManifest> manifest;
   const Json ranks = describe_ranks(p);
@@ -455,7 +462,7 @@ int test(const Process& p) {
   const auto part = spec.test_size > 0 ? datasets::Part::test : datasets::Part::validation;
   const auto samples = parts.load(part).get();
   const auto precision = make_precision(plan.precision, p.root());
-  Network network = make_network(experiment, spec, precision->dtype(), p.root());
+  Network network = make_network(experiment, spec, precision->dtype(), home_of(plan, p.root()));
   if (p.group.leads()) network.load_state(read_weights(*plan.resume_from));
   share_weights(p.group, network);
 
@@ -517,6 +524,7 @@ int run_plan(const plan::Plan& plan, const std::atomic<int>& signal, host::Clock
   const Process process{plan,  experiment, std::move(devices), std::move(group), signal,
                         clock, start,      heartbeat};
   const int status = plan.mode == plan::Mode::test ? test(process) : train(process);
+  process.group.leave();
   process.enter(host::Phase::done);
   return status;
 }

@@ -60,6 +60,9 @@ class Strategy {
   /// Sources of random numbers of its own, beside the devices' default ones.
   [[nodiscard]] virtual std::vector<NamedGenerator> generators() const { return {}; }
 
+  /// What setup() decided that the plan doesn't say, for the run's manifest; "" if nothing.
+  [[nodiscard]] virtual std::string describe() const { return {}; }
+
  protected:
   Strategy() = default;
 };

@@ -20,8 +20,10 @@
 #include "runner/config/fault.h"
 #include "runner/diag/error.h"
 #include "runner/engine/agreement.h"
+#include "runner/engine/by_device.h"
 #include "runner/engine/loss_log.h"
 #include "runner/engine/optimizer.h"
+#include "runner/engine/seed.h"
 #include "runner/engine/strategy.h"
 #include "runner/report/log.h"
 #include "runner/report/metrics_csv.h"
@@ -49,8 +51,15 @@ bool maximises(const std::optional<std::string>& mode, std::string_view figure) 
 /// device.
 void clip(const std::vector<at::Tensor>& gradients, double largest) {
   const at::NoGradGuard no_grad;
-  const at::Tensor norm = at::stack(at::_foreach_norm(gradients, 2)).norm(2);
-  at::_foreach_mul_(gradients, at::clamp_max(largest / (norm + 1e-6), 1.0));
+  const auto parts = by_device(gradients);
+  std::vector<at::Tensor> norms;
+  for (const auto& [device, part] : parts) {
+    const at::Tensor norm = at::stack(at::_foreach_norm(part, 2)).norm(2);
+    norms.push_back(norm.to(parts.front().first));
+  }
+  const at::Tensor norm = norms.size() == 1 ? norms.front() : at::stack(norms).norm(2);
+  const at::Tensor factor = at::clamp_max(largest / (norm + 1e-6), 1.0);
+  for (const auto& [device, part] : parts) at::_foreach_mul_(part, factor.to(device));
 }
 
 std::vector<report::Metric> as_metrics(const Figures& figures) {
@@ -77,17 +86,6 @@ void set_generator_state(at::Generator generator, const at::Tensor& state) {
 /// Devices that a process splits each batch among.
 std::int64_t replicas(const plan::Plan& plan) {
   return plan.backend == "balanced" ? 1 : plan.devices_per_process;
-}
-
-/// A seed of a rank's own, far from those that a person would write (SplitMix64).
-std::uint64_t rank_seed(std::int64_t seed, std::int64_t rank, std::int64_t step) {
-  if (rank == 0 && step == 0) return static_cast<std::uint64_t>(seed);
-  auto z = static_cast<std::uint64_t>(seed) +
-           static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15U +
-           static_cast<std::uint64_t>(step) * 0xD1B54A32D192ED03U;
-  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
-  return (z ^ (z >> 31U)) >> 11U;
 }
 
 double mean(const std::vector<TrainingState::Losses>& all) {
@@ -252,7 +250,6 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
   const Loss loss = make_loss(e_.loss.name, e_.loss.options);
   strategy_ = make_strategy({t_.plan, e_, loss, *precision_, t_.group, t_.devices});
   if (e_.debug.fail) fault_ = config::parse_fault(*e_.debug.fail);
-  optimizer_ = make_optimizer(e_.optimizer.name, e_.optimizer.options, t_.network.parameters());
   base_lr_ =
       static_cast<const components::Optimizer*>(e_.optimizer.entry)->lr(e_.optimizer.options);
   if (e_.trainer.scale_lr) base_lr_ *= static_cast<double>(t_.group.size());
@@ -271,12 +268,15 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
   }
 
   // Each rank drops other units.
-  if (!leads_) at::manual_seed(rank_seed(e_.general.seed, t_.group.rank(), 0));
+  if (!leads_) at::manual_seed(stream_seed(e_.general.seed, t_.group.rank(), 0));
   state_.threads = at::get_num_threads();
   if (resume) restore(*resume);
   state_.batch_size = batch_size_;
   state_.losses.assign(static_cast<std::size_t>(t_.group.size()), {});
   strategy_->setup(t_.network, {state_.buckets});
+  // After the strategy, which decides on the parameters' devices.
+  optimizer_ = make_optimizer(e_.optimizer.name, e_.optimizer.options, t_.network.parameters());
+  if (resume) optimizer_->load_state(state_.optimizer_steps, resume->optimizer);
   if (resume) restore_generators(*resume);
 
   loader_.emplace(t_.train, t_.spec, train_loading(), state_.epoch, state_.batch);
@@ -304,7 +304,7 @@ LoaderOptions Fit::train_loading() const {
                         .parts = t_.group.size(),
                         .pinned = root_.is_cuda()};
   if (!shares_samples_) {
-    loading.seed = static_cast<std::int64_t>(rank_seed(e_.general.seed, t_.group.rank(), 0));
+    loading.seed = static_cast<std::int64_t>(stream_seed(e_.general.seed, t_.group.rank(), 0));
     loading.part = 0;
     loading.parts = 1;
   }
@@ -367,6 +367,7 @@ Outcome Fit::run() {
   outcome.samples_here = state_.samples - first_sample_;
   outcome.first_step = first_step_time_;
   outcome.loop_time = loop_time;
+  outcome.strategy = strategy_->describe();
   return outcome;
 }
 
@@ -692,7 +693,6 @@ void Fit::restore(const Snapshot& snapshot) {
   report_changes();
   count_steps();
   t_.network.load_state(snapshot.weights);
-  optimizer_->load_state(state_.optimizer_steps, snapshot.optimizer);
   precision_->restore(state_.precision);
   if (plateau_ && state_.plateau) plateau_->restore(*state_.plateau);
   if (early_stopper_ && state_.early_stopper) {
@@ -748,9 +748,9 @@ std::vector<Strategy::NamedGenerator> Fit::generators() const {
   std::vector<Strategy::NamedGenerator> all{{kCpuGenerator, cpu_generator()}};
   if (!root_.is_cpu()) {
     for (std::size_t i = 0; i < t_.devices.size(); ++i) {
-      std::string name = kDeviceGenerator;
-      if (i > 0) name.append("-").append(std::to_string(i));
-      all.emplace_back(std::move(name), at::globalContext().defaultGenerator(t_.devices[i]));
+      all.emplace_back(
+          i == 0 ? kDeviceGenerator : std::string(kDeviceGenerator) + "-" + std::to_string(i),
+          at::globalContext().defaultGenerator(t_.devices[i]));
     }
   }
   for (auto& own : strategy_->generators()) all.push_back(std::move(own));
@@ -775,14 +775,16 @@ std::vector<NamedTensor> Fit::gather_generators() {
 void Fit::restore_generators(const Snapshot& snapshot) {
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : snapshot.generators) saved[name] = tensor;
+  std::int64_t stream = t_.group.rank();
   for (const auto& [name, generator] : generators()) {
     const auto state = saved.find(name_on(t_.group.rank(), name));
     if (state != saved.end()) {
       set_generator_state(generator, state->second);
     } else {
       at::Generator fresh = generator;
-      fresh.set_current_seed(rank_seed(e_.general.seed, t_.group.rank(), state_.step));
+      fresh.set_current_seed(stream_seed(e_.general.seed, stream, state_.step));
     }
+    stream += t_.group.size();
   }
 }
 

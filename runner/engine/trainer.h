@@ -56,6 +56,7 @@ struct Outcome {
   std::int64_t steps_here = 0;                           ///< optimizer steps of this start
   std::int64_t samples_here = 0;                         ///< training samples of this start
   std::optional<host::Seconds> first_step;  ///< when the first step was done, on the clock
+  std::string strategy;                     ///< Strategy::describe()
   host::Seconds loop_time{0};  ///< from the first batch to the last, validation included
 };
 

@@ -1,4 +1,5 @@
 // runner-worker PLAN.json: one rank of a run. Started by runner, not by people.
+#include <c10/util/Logging.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -75,6 +76,9 @@ int main(int argc, char** argv) {
   if (const std::string parent = variable("RUNNER_PARENT_PID"); !parent.empty()) {
     runner::engine::die_with_parent(std::atoi(parent.c_str()));
   }
+  // c10d warns of what isn't a user's to mend, such as a host whose address has no name.
+  setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+  c10::initLogging();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const auto answer = runner::engine::answer(arguments)) std::_Exit(*answer);
   if (arguments.size() != 1) {

@@ -144,9 +144,15 @@ std::int64_t Graph::flops() const {
 }
 
 std::int64_t Graph::activation_count() const {
+  std::int64_t total = 0;
+  for (const std::int64_t count : activation_counts()) total += count;
+  return total;
+}
+
+std::vector<std::int64_t> Graph::activation_counts() const {
   std::vector<std::size_t> storage(layers_.size());  // the layer whose memory an output is
   std::vector<bool> is_kept(layers_.size(), false);
-  std::int64_t total = 0;
+  std::vector<std::int64_t> counts(layers_.size(), 0);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     storage[i] = is_view(layer.op) ? storage[layer.inputs.front()] : i;
@@ -154,13 +160,13 @@ std::int64_t Graph::activation_count() const {
     const Kept kept = kept_by(layer, layers_[input].output);
     if (kept.input) is_kept[storage[input]] = true;
     if (kept.output) is_kept[storage[i]] = true;
-    total += kept.more;
+    counts[i] += kept.more;
   }
   is_kept[storage.back()] = true;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (is_kept[i]) total += element_count(layers_[i].output);
+    if (is_kept[i]) counts[i] += element_count(layers_[i].output);
   }
-  return total;
+  return counts;
 }
 
 Builder::Builder(Shape input) {

@@ -141,6 +141,8 @@ class Graph {
   /// their input; max_pool2d its input and its 64-bit indices, which count twice; dropout its mask.
   /// add, flatten (a view) and global_avg_pool keep nothing.
   [[nodiscard]] std::int64_t activation_count() const;
+  /// The same, by the layer that makes each tensor.
+  [[nodiscard]] std::vector<std::int64_t> activation_counts() const;
 
  private:
   friend class Builder;

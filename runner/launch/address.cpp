@@ -57,6 +57,11 @@ bool Address::is_loopback() const {
   return (ntohl(four->sin_addr.s_addr) >> 24) == 127;
 }
 
+bool Address::is_link_local() const {
+  return storage.ss_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+}
+
 std::vector<Address> resolve(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -65,7 +70,7 @@ std::vector<Address> resolve(const std::string& host, int port) {
   if (error != 0) {
     throw diag::Error(diag::Exit::machine,
                       "can't find the address of '" + host + "': " + gai_strerror(error),
-                      "give a numeric address: --master-addr 10.0.0.1");
+                      "give a numeric address, by --master-addr or MASTER_ADDR");
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   std::vector<Address> addresses;
@@ -99,7 +104,7 @@ std::vector<std::string> machine_addresses() {
     Address address;
     address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     std::memcpy(&address.storage, at->ifa_addr, address.size);
-    if (!address.is_loopback()) texts.push_back(address.host());
+    if (!address.is_loopback() && !address.is_link_local()) texts.push_back(address.host());
   }
   return texts;
 }

@@ -20,13 +20,14 @@ struct Address {
   [[nodiscard]] int port() const;
   [[nodiscard]] std::string text() const;  ///< "10.77.0.1:29500", "[fe80::1]:29500"
   [[nodiscard]] bool is_loopback() const;
+  [[nodiscard]] bool is_link_local() const;  ///< IPv6's fe80::/10, which means nothing elsewhere
 };
 
 /// Of a name or a number, IPv4 first. Throws diag::Error (machine) when there is none.
 [[nodiscard]] std::vector<Address> resolve(const std::string& host, int port);
 /// This end of a connected socket, or where a listening one listens.
 [[nodiscard]] Address local_address(int fd);
-/// This machine's own, without loopback: what others may reach it at.
+/// This machine's own, without loopback and link-local: what others may reach it at.
 [[nodiscard]] std::vector<std::string> machine_addresses();
 /// The address that this machine would speak to `other` from; empty if there is no way to it.
 [[nodiscard]] std::string address_towards(const Address& other);

@@ -48,7 +48,7 @@ void Connection::flush() {
 
 std::vector<std::string> Connection::receive() {
   bool ended = false;
-  std::array<char, 64 << 10> bytes{};
+  std::array<char, 64 << 10> bytes;
   while (open() && !ended && in_.size() <= limit_ + kLengthBytes) {
     const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), 0);
     if (got > 0) {

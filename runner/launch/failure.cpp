@@ -82,9 +82,12 @@ std::string signal_text(int signal) {
   return text;
 }
 
-void write_torchelastic_error(const std::filesystem::path& file, const Failure& failure) {
+void write_torchelastic_error(const std::filesystem::path& file, const Failure& failure,
+                              bool first) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  // torchrun takes the earliest for the root cause, and counts in whole seconds.
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(now).count() + (first ? 0 : 1);
   const Json json = {
       {"message",
        {{"message", failure.message},

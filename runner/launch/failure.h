@@ -17,10 +17,10 @@ enum class FailureKind { own, collective };
 
 struct Failure {
   std::string message;
-  std::string help;
+  std::string help = {};
   int exit = 1;            ///< diag::Exit
   std::int64_t rank = -1;  ///< -1: of no single rank
-  std::string host;        ///< where the rank ran
+  std::string host = {};   ///< where the rank ran
   FailureKind kind = FailureKind::own;
   std::int64_t step = 0;  ///< that the rank was working on, from 1; 0: none yet
   std::int64_t attempt = 0;
@@ -37,8 +37,9 @@ struct Failure {
 /// "signal 9 (SIGKILL)".
 [[nodiscard]] std::string signal_text(int signal);
 
-/// Leaves the reason where torchrun looks for it: in TORCHELASTIC_ERROR_FILE. Never throws: the
-/// run has failed already.
-void write_torchelastic_error(const std::filesystem::path& file, const Failure& failure);
+/// Leaves the reason where torchrun looks for it: in TORCHELASTIC_ERROR_FILE. `first`: of all that
+/// write it, this is the one that torchrun shall name. Never throws: the run has failed already.
+void write_torchelastic_error(const std::filesystem::path& file, const Failure& failure,
+                              bool first);
 
 }  // namespace runner::launch

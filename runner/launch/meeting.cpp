@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <list>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -26,7 +27,8 @@ using TimePoint = steady_clock::time_point;
 constexpr std::size_t kMaxGreeting = 64 << 10;
 constexpr std::size_t kMaxStrangers = 128;          ///< connections that have not greeted
 constexpr auto kGreetingTime = milliseconds(5000);  ///< that a connection has to greet
-constexpr auto kAnswerTime = milliseconds(3000);    ///< that a port has to answer a greeting
+constexpr auto kAnswerTime = milliseconds(5000);    ///< that a port has to answer a greeting
+constexpr auto kRoundTime = milliseconds(300);      ///< until ports that refused are tried again
 constexpr auto kPartingTime = milliseconds(2000);
 constexpr auto kFirstPause = milliseconds(50);
 constexpr auto kLongestPause = milliseconds(500);
@@ -112,12 +114,24 @@ void say_farewell(std::vector<Connection*> connections, std::string_view message
 
 // --- the leader -----------------------------------------------------------------------------
 
-[[noreturn]] void no_such_address(const std::string& host, const std::string& number) {
+/// What names the leader's host, or the port: a flag to people who start nodes by hand.
+bool is_told_by_flags(const Topology& topology) {
+  return topology.started.starter == Starter::hand || topology.started.starter == Starter::nobody;
+}
+std::string name_of_host(const Topology& topology) {
+  return is_told_by_flags(topology) ? "--master-addr" : "MASTER_ADDR";
+}
+std::string name_of_port(const Topology& topology) {
+  return is_told_by_flags(topology) ? "--master-port" : "MASTER_PORT";
+}
+
+[[noreturn]] void no_such_address(const Topology& topology, const std::string& host,
+                                  const std::string& number) {
   const std::string named = host == number ? host : "'" + host + "' is " + number + ", which";
   throw diag::Error(
       diag::Exit::machine,
       named + " is no address of this machine (it has " + join(machine_addresses()) + ")",
-      "the leader, node rank 0, must run on the machine of --master-addr");
+      "the leader, node rank 0, must run on the machine of " + name_of_host(topology));
 }
 
 /// A name that stands for loopback in this machine's own /etc/hosts is reached elsewhere under an
@@ -133,7 +147,7 @@ std::string reachable_host(const Topology& topology, const std::string& host) {
   throw diag::Error(diag::Exit::machine,
                     "'" + host + "' is " + found.front().host() +
                         " on this machine, which no other machine can reach",
-                    "give one of its addresses: --master-addr " + join(own));
+                    "give one of its addresses (" + join(own) + ") as " + name_of_host(topology));
 }
 
 /// Under torchrun the named host is that of its store, which may be another machine.
@@ -166,24 +180,24 @@ host::UniqueFd listen_for_launchers(const Topology& topology, const MeetingOptio
       tried = &address;
       break;
     }
-    if (tried == nullptr) no_such_address(host, addresses.front().host());
+    if (tried == nullptr) no_such_address(topology, host, addresses.front().host());
     where = tried->host();
     if (error != EADDRINUSE) {
       throw diag::Error(diag::Exit::machine,
                         "can't listen at " + tried->text() + ": " + std::strerror(error),
-                        "name another port: --master-port");
+                        "name another port: " + name_of_port(topology));
     }
   }
   if (ports.size() == 1) {
     throw diag::Error(diag::Exit::machine,
                       "port " + std::to_string(ports.front()) + " on " + where + " is in use",
-                      "name another port on all machines: --master-port");
+                      "name another port on all machines: " + name_of_port(topology));
   }
   throw diag::Error(diag::Exit::machine,
                     "the ports " + std::to_string(ports.front()) + " to " +
                         std::to_string(ports.back()) + " that were tried on " + where +
                         " are in use",
-                    "name a free one on all machines: --master-port");
+                    "name a free one on all machines: " + name_of_port(topology));
 }
 
 /// Gathers the other launchers.
@@ -270,6 +284,9 @@ class Gathering {
     if (hello.is_null() || text_of(hello, "type") != "hello" ||
         text_of(hello, "identity") != topology_.started.identity)
       return;
+    for (const char* key : {"launcher", "launchers", "world_size", "first_rank", "ranks"}) {
+      if (number_of(hello, key) < 0) return;
+    }
     const std::int64_t launcher = number_of(hello, "launcher");
     const std::string host = text_of(hello, "host");
     const std::string name = "launcher " + std::to_string(launcher) + " (on " + host + ")";
@@ -296,7 +313,13 @@ class Gathering {
     }
     const std::int64_t first_rank = number_of(hello, "first_rank");
     const std::int64_t ranks = number_of(hello, "ranks");
-    if (ranks < 1 || first_rank < 0 || first_rank > topology_.world_size - ranks) return;
+    if (ranks < 1 || first_rank > topology_.world_size - ranks) return;
+    // One that was killed, or tired of waiting, may be back before its end is noticed.
+    const std::string process = text_of(hello, "process");
+    std::erase_if(peers_, [&](Peer& p) {
+      (void)p.connection.receive();
+      return !p.connection.open() || (p.launcher == launcher && processes_[launcher] == process);
+    });
     const auto same = std::find_if(peers_.begin(), peers_.end(),
                                    [&](const Peer& p) { return p.launcher == launcher; });
     if (same != peers_.end()) {
@@ -305,6 +328,7 @@ class Gathering {
                                           "give each launcher its own number: --node-rank", 3));
       return;
     }
+    processes_[launcher] = process;
     connection.set_limit(Connection::kMaxMessage);
     connection.send(dump({{"type", "welcome"}, {"host", options_.host}, {"nonce", nonce_}}));
     peers_.push_back({.launcher = launcher,
@@ -348,8 +372,11 @@ class Gathering {
     tell_all(refusal("the leader at " + place_.text() + " waited for " + missing + in,
                      "start it, or see why it didn't come", 1),
              nullptr);
-    throw diag::Error(diag::Exit::failed, came,
-                      "start it with the same command, and see that it reaches " + place_.text());
+    throw diag::Error(
+        diag::Exit::failed, came,
+        std::string("start it with the same command") +
+            (topology_.started.starter == Starter::hand ? " and its --node-rank" : "") +
+            ", and see that it reaches " + place_.text());
   }
 
   const Topology& topology_;
@@ -359,9 +386,17 @@ class Gathering {
   std::string nonce_;
   std::list<Stranger> strangers_;
   std::vector<Peer> peers_;
+  std::map<std::int64_t, std::string> processes_;  ///< by launcher: by what it is known
 };
 
 // --- the others -----------------------------------------------------------------------------
+
+/// A place that was greeted.
+struct Asked {
+  std::string place;
+  Connection connection;
+  TimePoint end;  ///< of waiting for its answer
+};
 
 /// Where the leader may be, and the nonce by which it is known ("" when any will do).
 struct Places {
@@ -421,23 +456,33 @@ class Search {
                  {"ranks", topology_.ranks_here},
                  {"host", options_.host},
                  {"version", options_.version},
-                 {"digest", options_.digest}});
+                 {"digest", options_.digest},
+                 {"process", process_}});
   }
 
-  /// Greets at all places at once, and stays with the first that welcomes us.
+  /// Greets at all places at once, and stays with the first that welcomes us. A place that has
+  /// accepted and says nothing keeps its time over several rounds: the leader may be busy, and
+  /// counts on whoever has greeted.
   std::optional<Peer> ask(const Places& places) {
-    std::vector<Connection> asked;
-    asked.reserve(places.addresses.size());
+    std::erase_if(asked_, [](const Asked& a) {
+      return !a.connection.open() || steady_clock::now() >= a.end;
+    });
     for (const Address& address : places.addresses) {
+      const std::string place = address.text();
+      if (std::any_of(asked_.begin(), asked_.end(),
+                      [&](const Asked& a) { return a.place == place; }))
+        continue;
       host::UniqueFd fd = connect_to(address);
       if (!fd) continue;
-      asked.emplace_back(std::move(fd), kMaxGreeting);
-      asked.back().send(hello());
+      asked_.push_back(
+          {place, Connection(std::move(fd), kMaxGreeting), steady_clock::now() + kAnswerTime});
+      asked_.back().connection.send(hello());
     }
-    const TimePoint end = std::min(end_, steady_clock::now() + kAnswerTime);
+    const TimePoint end = std::min(end_, steady_clock::now() + kRoundTime);
     while (steady_clock::now() < end) {
       std::vector<pollfd> waiting;
-      for (Connection& connection : asked) {
+      for (Asked& asked : asked_) {
+        Connection& connection = asked.connection;
         if (!connection.open()) continue;
         connection.flush();
         const std::vector<std::string> messages = connection.receive();
@@ -445,7 +490,9 @@ class Search {
           const Json answer = parse(messages.front());
           if (is_welcome(answer, places)) {
             own_address_ = local_address(connection.fd());
-            return until_complete(std::move(connection), answer, messages);
+            Connection welcomed = std::move(connection);
+            asked_.clear();
+            return until_complete(std::move(welcomed), answer, messages);
           }
           connection.close();
         }
@@ -525,6 +572,8 @@ class Search {
   const MeetingOptions& options_;
   TimePoint end_;
   Address own_address_;
+  std::vector<Asked> asked_;
+  std::string process_ = random_nonce();
   std::string reason_;
 };
 

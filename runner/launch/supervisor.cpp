@@ -43,7 +43,7 @@ constexpr auto kOneRequest = milliseconds(100);
 
 constexpr WatchTime kLook{250};         ///< between two looks at the heartbeats
 constexpr WatchTime kBeat{1000};        ///< between two signs of life to another launcher
-constexpr WatchTime kSuspicious{3000};  ///< a launcher silent for so long may be lost
+constexpr WatchTime kSuspicious{2000};  ///< a launcher silent for so long may be lost
 constexpr WatchTime kShortestSilence{5000};
 constexpr WatchTime kLongestSilence{30000};
 constexpr WatchTime kKillTime{5000};  ///< a process in a driver's hands dies late or never
@@ -217,7 +217,7 @@ CrewPlan crew_plan(const Job& job, const plan::Plan& plan, fs::path plan_file,
           .devices = job.devices};
 }
 
-/// torchrun shows the reason of the rank that failed, if it finds one.
+/// torchrun shows what it finds for each of its processes, and as the root cause the first of them.
 void tell_torchrun(const Job& job, const Failure& failure) {
   const char* file = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (file == nullptr || *file == '\0') return;
@@ -225,7 +225,7 @@ void tell_torchrun(const Job& job, const Failure& failure) {
   const bool ours =
       failure.rank < 0 ? t.launcher == 0
                        : failure.rank >= t.first_rank && failure.rank < t.first_rank + t.ranks_here;
-  if (ours) write_torchelastic_error(file, failure);
+  write_torchelastic_error(file, failure, ours);
 }
 
 // --- the leader -----------------------------------------------------------------------------
@@ -540,6 +540,7 @@ class Follower {
         limit_(std::chrono::seconds(job.plan.start_timeout_seconds)) {}
 
   Outcome run() {
+    look();  // the start may have come with the end of the meeting
     while (!outcome_) {
       wait(hands_, &meeting_, static_cast<int>(kLook.count()));
       look();

@@ -100,6 +100,7 @@ void Watch::sign(std::int64_t rank, const Sign& sign, WatchTime now) {
   const bool moved =
       sign.beats != r.sign.beats || sign.step != r.sign.step || sign.phase != r.sign.phase;
   if (moved) r.changed = now;
+  r.seen = now;
   r.sign = sign;
 }
 
@@ -130,7 +131,7 @@ void Watch::ended(const RankEnd& end, WatchTime now) {
     broken_ = std::move(failure);
     broken_at_ = now;
   }
-  if (all_ended()) judge_broken(now);
+  if (all_ended()) judge_broken();
 }
 
 void Watch::stopped(std::int64_t rank, int status) {
@@ -263,14 +264,13 @@ std::string Watch::whereabouts() const {
   return text;
 }
 
-bool Watch::stalled(WatchTime now, WatchTime limit) const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) {
-    return is_training(r.sign.phase) && r.sign.phase != host::Phase::done &&
-           now - r.changed >= limit;
+bool Watch::stalled(WatchTime limit) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [limit](const Rank& r) {
+    return is_training(r.sign.phase) && r.sign.phase != host::Phase::done && r.stillness() >= limit;
   });
 }
 
-void Watch::judge_broken(WatchTime now) {
+void Watch::judge_broken() {
   if (stop_status_ != 0 && passed_ != 0) {
     must_kill_ = true;  // the end of the first one to stop at once broke it
   } else if (stop_status_ != 0) {
@@ -281,7 +281,7 @@ void Watch::judge_broken(WatchTime now) {
            /*restartable=*/true);
   } else if (suspect_) {
     fail(*suspect_);
-  } else if (stalled(now, settings_.timeout - slack(settings_.timeout))) {
+  } else if (stalled(settings_.timeout - slack(settings_.timeout))) {
     decide(stood_still(), /*restartable=*/true);
   } else {
     decide(*broken_, broken_->exit == kFailed);
@@ -292,18 +292,18 @@ void Watch::judge_broken(WatchTime now) {
 void Watch::look(WatchTime now) {
   if (must_kill_ || world() == 1) return;
   if (broken_) {
-    if (now - broken_at_ >= kCauseWait || all_ended()) judge_broken(now);
+    if (now - broken_at_ >= kCauseWait || all_ended()) judge_broken();
     return;
   }
   const bool hangs = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) {
     return !r.ended && is_training(r.sign.phase) && r.sign.phase != host::Phase::done &&
-           now - r.changed >= settings_.timeout;
+           r.stillness() >= settings_.timeout;
   });
   if (hangs && suspect_) return fail(*suspect_);
   if (hangs) return decide(stood_still(), /*restartable=*/true);
   for (std::int64_t i = 0; i < world(); ++i) {
     if (at(i).ended || at(i).sign.phase != host::Phase::done) continue;
-    if (now - at(i).changed < settings_.timeout) continue;
+    if (at(i).stillness() < settings_.timeout) continue;
     return decide(
         failure_of(i, name({i}) + " was done and did not end in " + seconds_text(settings_.timeout),
                    "its log may say more"),

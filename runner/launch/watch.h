@@ -60,6 +60,9 @@ class Watch {
   struct Rank {
     Sign sign;
     WatchTime changed{0};
+    WatchTime seen{0};  ///< when its last sign came: a rank that isn't heard of isn't judged
+
+    [[nodiscard]] WatchTime stillness() const { return seen - changed; }
     bool ended = false;
   };
 
@@ -78,10 +81,10 @@ class Watch {
   [[nodiscard]] Failure not_arrived() const;
   [[nodiscard]] std::string whereabouts() const;
   [[nodiscard]] std::vector<std::int64_t> culprits() const;
-  [[nodiscard]] bool stalled(WatchTime now, WatchTime limit) const;
+  [[nodiscard]] bool stalled(WatchTime limit) const;
   void stopped(std::int64_t rank, int status);
   void decide(Failure failure, bool restartable);
-  void judge_broken(WatchTime now);
+  void judge_broken();
 
   WatchSettings settings_;
   std::vector<Rank> ranks_;

@@ -74,6 +74,27 @@ Json memory_json(const check::Memory& memory) {
           {"total", memory.total()}};
 }
 
+check::Memory memory_of(const Json& json) {
+  check::Memory memory;
+  memory.weights = json.at("weights").get<std::int64_t>();
+  memory.gradients = json.at("gradients").get<std::int64_t>();
+  memory.optimizer = json.at("optimizer").get<std::int64_t>();
+  memory.activations = json.at("activations").get<std::int64_t>();
+  return memory;
+}
+
+Json stages_json(const std::vector<check::PipelineStage>& stages) {
+  Json result = Json::array();
+  for (const check::PipelineStage& stage : stages) {
+    result.push_back({{"first_layer", stage.first_layer},
+                      {"last_layer", stage.last_layer},
+                      {"flops_per_sample", stage.flops},
+                      {"parameters", stage.parameters},
+                      {"memory_bytes", memory_json(stage.memory)}});
+  }
+  return result;
+}
+
 Json inferred_json(const std::vector<check::Inference>& inferred) {
   Json result = Json::array();
   for (const check::Inference& i : inferred) {
@@ -121,11 +142,15 @@ Plan read(const Json& json) {
 
   plan.parameters = json.at("parameters").get<std::int64_t>();
   plan.flops_per_sample = json.at("flops_per_sample").get<std::int64_t>();
-  const Json& memory = json.at("memory_bytes");
-  plan.memory.weights = memory.at("weights").get<std::int64_t>();
-  plan.memory.gradients = memory.at("gradients").get<std::int64_t>();
-  plan.memory.optimizer = memory.at("optimizer").get<std::int64_t>();
-  plan.memory.activations = memory.at("activations").get<std::int64_t>();
+  plan.memory = memory_of(json.at("memory_bytes"));
+  for (const Json& stage : json.at("stages")) {
+    plan.stages.push_back(
+        {stage.at("first_layer").get<std::string>(), stage.at("last_layer").get<std::string>(),
+         stage.at("flops_per_sample").get<std::int64_t>(),
+         stage.at("parameters").get<std::int64_t>(), memory_of(stage.at("memory_bytes"))});
+  }
+  plan.balance = json.at("balance").get<double>();
+  plan.device_memory = optional_of<std::int64_t>(json.at("device_memory_bytes"));
   plan.checkpoint_bytes = json.at("checkpoint_bytes").get<std::int64_t>();
   for (const Json& i : json.at("inferred")) {
     plan.inferred.push_back({i.at("key").get<std::string>(), i.at("value").get<std::string>(),
@@ -184,6 +209,9 @@ std::string to_json(const Plan& plan) {
       {"memory_bytes", memory_json(plan.memory)},
       {"communication",
        {{"gradient_bytes", sent.gradient_bytes}, {"sent_bytes_per_step", sent.sent_bytes}}},
+      {"stages", stages_json(plan.stages)},
+      {"balance", plan.balance},
+      {"device_memory_bytes", optional_json(plan.device_memory)},
       {"checkpoint_bytes", plan.checkpoint_bytes},
       {"inferred", inferred_json(plan.inferred)},
       {"run_folder", plan.run_folder},

@@ -55,6 +55,9 @@ Plan make(const config::Experiment& experiment, const check::Verdict& verdict, M
     plan.flops_per_sample = verdict.graph->flops();
   }
   plan.memory = verdict.memory;
+  plan.stages = verdict.stages;
+  plan.balance = verdict.balance;
+  plan.device_memory = verdict.device_memory;
   plan.checkpoint_bytes = verdict.checkpoint_bytes;
   plan.inferred = verdict.inferred;
   return plan;

@@ -60,7 +60,10 @@ struct Plan {
 
   std::int64_t parameters = 0;
   std::int64_t flops_per_sample = 0;  ///< forward pass
-  check::Memory memory;
+  check::Memory memory;  ///< with stages: on GPUs the largest one's, on the CPU that of all
+  std::vector<check::PipelineStage> stages;   ///< of balanced; else empty
+  double balance = 1;                         ///< mean FLOPs of a stage / the largest's
+  std::optional<std::int64_t> device_memory;  ///< bytes of the smallest GPU; bounds the stages
   std::int64_t checkpoint_bytes = 0;
 
   std::vector<check::Inference> inferred;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "runner/plan/communication.h"
 #include "runner/plan/make.h"
@@ -94,6 +95,19 @@ std::string flops_text(std::int64_t flops) {
   return format_count(flops) + " FLOPs";
 }
 
+std::string share_text(std::int64_t part, std::int64_t whole) {
+  const double percent = 100 * static_cast<double>(part) / static_cast<double>(whole);
+  return std::to_string(std::llround(percent)) + "% of the FLOPs";
+}
+
+std::string stage_text(const Plan& plan, const check::PipelineStage& stage) {
+  std::string out = stage.first_layer;
+  if (stage.last_layer != stage.first_layer) out += " to " + stage.last_layer;
+  if (plan.flops_per_sample > 0) out += ", " + share_text(stage.flops, plan.flops_per_sample);
+  return out + ", " + format_count(stage.parameters, "parameter") + ", about " +
+         format_bytes(stage.memory.total());
+}
+
 std::string checkpoints_text(const Plan& plan) {
   const Value* keep = value_at(plan, "checkpoint", "keep");
   const Value* last = value_at(plan, "checkpoint", "last");
@@ -118,7 +132,7 @@ std::string checkpoints_text(const Plan& plan) {
 
 std::string print(const Plan& plan, int width) {
   report::Table table({{""}, {""}});
-  const auto row = [&table](const char* name, const std::string& text) {
+  const auto row = [&table](const std::string& name, const std::string& text) {
     if (!text.empty()) table.add_row({name, text});
   };
   table.set_title(plan.name);
@@ -136,6 +150,13 @@ std::string print(const Plan& plan, int width) {
     optimizer += ", " + schedule;
   row("optimizer", optimizer);
   row("devices", devices_text(plan));
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    row("stage " + std::to_string(i + 1), stage_text(plan, plan.stages[i]));
+  }
+  if (!plan.stages.empty()) {
+    row("balance", report::format_metric(plan.balance) +
+                       " by FLOPs (mean stage over the largest); a run measures and cuts again");
+  }
   row("precision", plan.precision);
   row("batch", batch_text(plan));
   row("length", length_text(plan));

@@ -97,6 +97,8 @@ bool utf8_locale(const host::Environment& environment) {
 }
 
 bool can_redraw(int fd, const host::Environment& environment) {
+  // Open MPI gives its ranks a terminal of their own, whatever reads it: a file, maybe.
+  if (environment.get("OMPI_COMM_WORLD_RANK")) return false;
   return is_tty(fd) && environment.get("TERM").value_or("dumb") != "dumb";
 }
 

@@ -31,7 +31,7 @@ using Writer = std::function<void(std::string_view)>;
 [[nodiscard]] int terminal_width(int fd);
 /// Whether the locale (LC_ALL, else LC_CTYPE, else LANG) is a UTF-8 one.
 [[nodiscard]] bool utf8_locale(const host::Environment& environment);
-/// Whether `fd` is a terminal that can move its cursor (TERM isn't "dumb").
+/// Whether `fd` is a person's terminal that can move its cursor (TERM isn't "dumb").
 [[nodiscard]] bool can_redraw(int fd, const host::Environment& environment);
 /// can_redraw, and nobody has set NO_COLOR to something.
 [[nodiscard]] bool can_color(int fd, const host::Environment& environment);

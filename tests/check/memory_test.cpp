@@ -63,14 +63,6 @@ TEST_CASE("memory: the largest batch fits, and one more doesn't") {
   CHECK(check::largest_batch(graph, task, 10) == 0);
 }
 
-TEST_CASE("memory: a model cut over devices takes a part of each") {
-  const graph::Graph graph = small();
-  const auto whole = check::estimate_memory(graph, {.batch_size = 8});
-  const auto half = check::estimate_memory(graph, {.batch_size = 8, .parts = 2});
-  CHECK(half.gradients == whole.gradients / 2);
-  CHECK(half.total() * 2 >= whole.total());
-}
-
 TEST_CASE("memory: a checkpoint holds weights, buffers and optimizer state") {
   CHECK(check::checkpoint_size(small(), {.optimizer_tensors = 2}) ==
         4 * (3 * kParameters + kBuffers));

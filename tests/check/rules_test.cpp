@@ -263,6 +263,21 @@ TEST_CASE("rules: each names both sides of what it finds, and stops at its borde
          f.backend = "dp";
          f.gpus = 2;
        })},
+      {"sync_batchnorm_dp",
+       "sync_batchnorm combines statistics of processes, and backend 'ddp2' has several replicas "
+       "in "
+       "each",
+       with([](Facts& f) {
+         f.sync_batchnorm = true;
+         f.backend = "ddp2";
+         f.gpus = 2;
+       })},
+      {"sync_batchnorm_dp", nullptr, with([](Facts& f) {
+         f.sync_batchnorm = true;
+         f.backend = "ddp2";
+         f.gpus = 1;
+         f.num_nodes = 2;
+       })},
       {"deterministic_benchmark",
        "benchmark chooses kernels by today's timings, and deterministic wants the same bits every "
        "time",

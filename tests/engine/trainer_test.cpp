@@ -111,7 +111,7 @@ struct Run {
     const config::Experiment experiment = config::decode(values, {}, sink);
     for (const auto& diagnostic : sink.all()) MESSAGE(diagnostic.message);
     REQUIRE(sink.errors() == 0);
-    const std::int64_t batch = experiment.data.batch_size;
+    const std::int64_t batch = experiment.data.batch_size * plan.devices_per_process;
     plan.batches_per_epoch = (samples.size() + batch - 1) / batch;
     const std::int64_t group = experiment.trainer.accumulate;
     plan.steps_per_epoch = (plan.batches_per_epoch + group - 1) / group;
@@ -128,7 +128,8 @@ struct Run {
                            .train = samples,
                            .validation = plan.validation_batches > 0 ? &samples : nullptr,
                            .network = network,
-                           .devices = {at::kCPU},
+                           .devices = std::vector<at::Device>(
+                               static_cast<std::size_t>(plan.devices_per_process), at::kCPU),
                            .group = {},
                            .progress = progress,
                            .clock = clock,
@@ -226,6 +227,14 @@ std::vector<Variant> variants() {
        [](Run& run) {
          run.set("trainer", "val_every_n_steps", 7);
          run.set("logger", "every_n_steps", 7);
+       }},
+      {"two replicas",
+       [](Run& run) {
+         run.samples = MemorySamples(48, kFeatures);
+         run.plan.backend = "dp";
+         run.plan.devices_per_process = 2;
+         run.plan.max_epochs = 5;
+         run.plan.validation_batches = 3;
        }},
   };
 }

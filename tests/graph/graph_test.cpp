@@ -189,8 +189,11 @@ TEST_CASE("activation_count: what the backward pass keeps, each tensor once") {
     auto b = g.batch_norm("bn2", g.conv2d("c2", a, {.out = 2, .padding = {1, 1}}));
     auto x = g.global_avg_pool("gap", g.relu("r", g.add("sum", a, b)));
     x = g.linear("fc", x, {.out = 3});
+    const Graph graph = std::move(g).finish(x);
     // input, c1, a, c2, r: 32 each; gap 2; fc 3
-    CHECK(std::move(g).finish(x).activation_count() == 5 * 32 + 2 + 3);
+    CHECK(graph.activation_count() == 5 * 32 + 2 + 3);
+    CHECK(graph.activation_counts() ==
+          std::vector<std::int64_t>{32, 32, 0, 32, 32, 0, 0, 32, 2, 3});
   }
   SUBCASE("activations keep their input or their output, as their derivative needs") {
     using Kind = ActivationKind;

@@ -1,6 +1,4 @@
 // The launcher with shell scripts in the worker's place.
-#include "runner/launch/supervisor.h"
-
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "runner/diag/error.h"
+#include "runner/launch/supervisor.h"
 #include "tests/fakes/temp_folder.h"
 
 using namespace runner;

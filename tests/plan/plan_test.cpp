@@ -50,6 +50,9 @@ Plan full_plan() {
   p.memory.optimizer = 3;
   p.memory.activations = 4;
   p.checkpoint_bytes = 5;
+  p.stages = {{"conv1", "relu1", 9000, 600, {1, 2, 3, 4}}, {"fc", "fc", 10000, 9010, {5, 6, 7, 8}}};
+  p.balance = 0.95;
+  p.device_memory = 80'000'000'000;
   p.inferred = {{"trainer.backend", "\"ddp\"", "2 GPUs", "M001"}};
   p.run_folder = "runs/t/x";
   p.base_folder = "/b";
@@ -100,6 +103,10 @@ TEST_CASE("plan: the printed plan fits the width and names what was inferred and
   CHECK(text.find("GPUs 1, 3 on each of 2 nodes, 4 processes, ddp (id 0 of the mask)") !=
         std::string::npos);
   CHECK(text.find("32 a process, effective 256") != std::string::npos);
+  CHECK(text.find("conv1 to relu1, 47% of the FLOPs, 600 parameters, about 10 B") !=
+        std::string::npos);
+  CHECK(text.find("fc, 53% of the FLOPs") != std::string::npos);
+  CHECK(text.find("0.9500 by FLOPs") != std::string::npos);
 }
 
 TEST_CASE("communication: a ring sends 2 (k - 1) / k of the gradients, and a link takes its time") {

@@ -67,6 +67,8 @@ TEST_CASE("terminal: TERM=dumb can't redraw, NO_COLOR takes colours only") {
       {{{"TERM", "xterm"}, {"NO_COLOR", ""}}, true, true},  // no-color.org: "not an empty string"
       {{{"TERM", "dumb"}}, false, false},
       {{}, false, false},
+      // mpirun's own terminal, whatever is behind it
+      {{{"TERM", "xterm"}, {"OMPI_COMM_WORLD_RANK", "0"}}, false, false},
   };
   for (const Case& c : cases) {
     CHECK(can_redraw(pty.terminal, c.environment) == c.redraw);

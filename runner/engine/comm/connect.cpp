@@ -44,12 +44,29 @@ c10::intrusive_ptr<c10d::Store> open_store(int rank, int size, milliseconds time
   return c10::make_intrusive<c10d::PrefixStore>(need("RUNNER_STORE_PREFIX"), std::move(store));
 }
 
+/// No store: mpirun's daemons bring the ranks together.
+Group connect_over_mpi(const plan::Plan& plan) {
+  const BackendOptions options{.store = {},
+                               .rank = need_number("RANK"),
+                               .size = static_cast<int>(plan.world_size),
+                               .address = {},
+                               .timeout = seconds(plan.timeout_seconds) + kAfterLauncher};
+  const auto backend = make_mpi(options, host::self_exe_folder());
+  using Type = c10d::ProcessGroup::BackendType;
+  auto processes = c10::make_intrusive<c10d::ProcessGroup>(options.rank, options.size);
+  processes->setBackend(c10::DeviceType::CPU, Type::MPI, backend);
+  processes->setBackend(c10::DeviceType::CUDA, Type::MPI, backend);
+  processes->setDefaultBackend(Type::MPI);
+  return Group(std::move(processes));
+}
+
 }  // namespace
 
 Group connect(const plan::Plan& plan, const std::string& communication, const at::Device& device) {
   if (plan.world_size == 1) return {};
   const milliseconds at_start = seconds(plan.start_timeout_seconds) + kAfterLauncher;
   try {
+    if (plan.backend == "horovod") return connect_over_mpi(plan);
     const int rank = need_number("RANK");
     const auto size = static_cast<int>(plan.world_size);
     const BackendOptions options{.store = open_store(rank, size, at_start),

@@ -10,16 +10,22 @@ namespace runner::engine {
 
 namespace {
 
-/// Waits for an exchange and turns whatever went wrong into an ExchangeError.
+/// Turns whatever goes wrong in f() into an ExchangeError.
 template <class F>
-void exchange(F&& start) {
+void translate_errors(F&& f) {
   try {
-    start()->wait();
+    f();
   } catch (const c10::Error& error) {
     throw ExchangeError(error.what_without_backtrace());
   } catch (const std::exception& error) {
     throw ExchangeError(error.what());
   }
+}
+
+/// Waits for an exchange.
+template <class F>
+void exchange(F&& start) {
+  translate_errors([&] { start()->wait(); });
 }
 
 at::Tensor bytes_of(const std::string& text) {
@@ -113,6 +119,12 @@ std::vector<std::string> Group::gather(const std::string& text) const {
 void Group::barrier() const {
   if (size_ == 1) return;
   sum(at::zeros({1}, at::kInt));
+}
+
+void Group::leave() const {
+  // MPI alone takes an end without a farewell for a failure; NCCL's would wait for the GPU.
+  if (size_ == 1 || processes_->getBackendType() != c10d::ProcessGroup::BackendType::MPI) return;
+  translate_errors([&] { processes_->shutdown(); });
 }
 
 }  // namespace runner::engine

@@ -57,6 +57,9 @@ class Group {
   [[nodiscard]] std::vector<std::string> gather(const std::string& text) const;
   /// Returns when all ranks have come here.
   void barrier() const;
+  /// Takes leave of the others, at the end of a run that went well; no exchange after it. A group
+  /// that ends without it, as after a failure, waits for nobody.
+  void leave() const;
 
   /// Null in a group of one.
   [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& processes() const {

@@ -1,12 +1,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <utility>
 
+#include "runner/engine/strategies/across.h"
 #include "runner/engine/strategy.h"
 
 namespace runner::engine {
@@ -63,11 +63,14 @@ class Distributed : public Strategy {
       names.emplace(parameters.size(), parameter.name);
       parameters.push_back(parameter.tensor);
     }
-    auto buckets = state.buckets.empty() ? first_buckets(parameters) : state.buckets;
+    Buckets buckets = state.buckets;
+    if (buckets.empty()) {
+      buckets = make_buckets(parameters, {kFirstBucketBytes, bucket_bytes(trainer_)});
+    }
     const std::vector<bool> dense(parameters.size(), false);
     reducer_ = std::make_shared<c10d::Reducer>(
         std::move(parameters), std::move(buckets), group_.processes(), dense,
-        static_cast<std::int64_t>(bucket_bytes()), trainer_.find_unused_parameters,
+        static_cast<std::int64_t>(bucket_bytes(trainer_)), trainer_.find_unused_parameters,
         trainer_.gradient_as_bucket_view, std::move(names),
         static_cast<std::int64_t>(kFirstBucketBytes), /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<std::int64_t>{});
@@ -99,15 +102,9 @@ class Distributed : public Strategy {
     return loss.detach();
   }
 
-  /// Running statistics are rank 0's, as in PyTorch; nothing reads them while training, so they are
-  /// sent only when they are used.
+  /// Nothing reads running statistics while training, so they are sent only when they are used.
   void sync() override {
-    if (trainer_.sync_batchnorm) return;
-    std::vector<at::Tensor> statistics;
-    for (const NamedTensor& buffer : network_->buffers()) {
-      if (buffer.tensor.is_floating_point()) statistics.push_back(buffer.tensor);
-    }
-    group_.broadcast(statistics);
+    if (!trainer_.sync_batchnorm) share_statistics(group_, *network_);
   }
 
   at::Tensor predict(const at::Tensor& inputs) override {
@@ -118,22 +115,6 @@ class Distributed : public Strategy {
   State state() const override { return {logger_->get_per_bucket_variable_indices()}; }
 
  private:
-  [[nodiscard]] std::size_t bucket_bytes() const {
-    return static_cast<std::size_t>(trainer_.bucket_mb) << 20;
-  }
-
-  /// Gradients come from the last layer to the first, so that is the order in which they are sent.
-  [[nodiscard]] std::vector<std::vector<std::size_t>> first_buckets(
-      const std::vector<at::Tensor>& parameters) const {
-    const std::vector<at::Tensor> reversed(parameters.rbegin(), parameters.rend());
-    auto buckets = std::get<0>(
-        c10d::compute_bucket_assignment_by_size(reversed, {kFirstBucketBytes, bucket_bytes()}));
-    for (auto& bucket : buckets) {
-      for (std::size_t& index : bucket) index = parameters.size() - 1 - index;
-    }
-    return buckets;
-  }
-
   Loss loss_;
   Precision& precision_;
   const Group& group_;
