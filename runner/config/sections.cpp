@@ -181,7 +181,9 @@ constexpr auto kTrainer = registry::rows<Trainer>({
      .resume = Resume::warn},
     {.name = "threads",
      .member = &Trainer::threads,
-     .doc = "threads of one process's arithmetic; all cores when absent",
+     .doc = "threads of one process's arithmetic, which its replicas or stages share; when absent, "
+            "the "
+            "process's share of the cores",
      .range = {.min = 1, .max = 1024},
      .resume = Resume::warn},
     {.name = "metrics",

@@ -105,9 +105,12 @@ struct Process {
   }
 };
 
-void set_globals(const config::Experiment& experiment) {
-  if (experiment.trainer.threads)
-    at::set_num_threads(static_cast<int>(*experiment.trainer.threads));
+void set_globals(const plan::Plan& plan, const config::Experiment& experiment) {
+  std::int64_t threads = experiment.trainer.threads.value_or(at::get_num_threads());
+  // Replicas and stages on the CPU work at the same time, so they share the process's threads.
+  if (plan.devices.type == "cpu")
+    threads = std::max<std::int64_t>(1, threads / plan.devices_per_process);
+  at::set_num_threads(static_cast<int>(threads));
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(experiment.trainer.deterministic, /*warn_only=*/false);
   context.setDeterministicFillUninitializedMemory(false);
@@ -517,7 +520,7 @@ int run_plan(const plan::Plan& plan, const std::atomic<int>& signal, host::Clock
   const config::Experiment experiment = decode(plan);
   start_log(plan, experiment);
   std::vector<at::Device> devices = prepare_devices(plan);
-  set_globals(experiment);
+  set_globals(plan, experiment);
   host::Heartbeat* const heartbeat = find_heartbeat();
   if (heartbeat != nullptr) heartbeat->phase.store(host::Phase::meeting);
   Group group = connect(plan, experiment.trainer.communication, devices.front());

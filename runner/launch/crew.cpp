@@ -66,9 +66,11 @@ std::vector<std::string> worker_environment(const CrewPlan& crew, std::int64_t i
   }
   add_devices(crew, index, all);
   // Else every process takes all cores, and they only get in each other's way.
-  const std::int64_t sharing = t.local_size * crew.plan.devices_per_process;
-  if (crew.plan.devices.type == "cpu" && sharing > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
-    all.push_back("OMP_NUM_THREADS=" + std::to_string(std::max<std::int64_t>(1, cores / sharing)));
+  if (crew.plan.devices.type == "cpu" && t.local_size > 1 &&
+      std::getenv("OMP_NUM_THREADS") == nullptr) {
+    const std::int64_t threads = std::max<std::int64_t>(1, cores / t.local_size);
+    all.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
+  }
   return all;
 }
 

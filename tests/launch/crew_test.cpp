@@ -94,8 +94,6 @@ TEST_CASE("crew: on the CPU the cores are shared out, unless somebody has done s
   Bench t(3);
   CHECK(t.value(t.crew(), 0, "OMP_NUM_THREADS", 8) == "2");
   CHECK(t.value(t.crew(), 0, "OMP_NUM_THREADS", 2) == "1");
-  t.plan.devices_per_process = 2;
-  CHECK(t.value(t.crew(), 0, "OMP_NUM_THREADS", 13) == "2");
   setenv("OMP_NUM_THREADS", "5", 1);
   CHECK(t.value(t.crew(), 0, "OMP_NUM_THREADS", 8) == "absent");
   unsetenv("OMP_NUM_THREADS");

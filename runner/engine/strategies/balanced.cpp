@@ -357,18 +357,13 @@ class Balanced : public Strategy {
     std::rethrow_exception(first);
   }
 
-  /// On the CPU the stages work at the same time, so they share the threads of the arithmetic.
+  /// Gives each stage's thread the number of threads of arithmetic that this one has.
   void share_threads() {
-    const int all = at::get_num_threads();
-    const auto stages = static_cast<int>(size());
-    const int own = devices_.front().is_cpu() ? std::max(1, all / stages) : all;
-    run([own](std::size_t) {
+    run([own = at::get_num_threads()](std::size_t) {
       // A thread's first look at its number replaces what was set before.
       (void)at::get_num_threads();
       at::set_num_threads(own);
     });
-    // What is set counts for this thread and for those that come later; the latter get it back.
-    at::set_num_threads(all);
   }
 
   [[nodiscard]] check::MemoryTask memory_task() const {
