@@ -334,6 +334,19 @@ constexpr Rule kRules[] = {
          },
      .fix = "leave it out, or train with backend = \"ddp\" on several devices",
      .example = "[dataset]\nsampler = \"replicated\""},
+    {.code = Code::horovod_restarts,
+     .stage = Stage::settings,
+     .ruling = Ruling::refuse,
+     .keys = {"trainer.max_restarts", "trainer.backend"},
+     .applies = [](const Facts& f) { return f.backend == "horovod" && f.max_restarts > 0; },
+     .message =
+         [](const Facts& f) {
+           return "max_restarts = " + number(f.max_restarts) +
+                  " can't be used with backend 'horovod': MPI starts a rank once";
+         },
+     .fix = "leave max_restarts out and start mpirun again with checkpoint.resume=auto, or use "
+            "backend = \"ddp\"",
+     .example = "[trainer]\nbackend = \"horovod\"\nnum_processes = 2\nmax_restarts = 1"},
     {.code = Code::horovod_communication,
      .stage = Stage::settings,
      .ruling = Ruling::refuse,

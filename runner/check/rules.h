@@ -37,6 +37,7 @@ struct Facts {
   std::string communication = "auto";
   std::string gradient_compression = "none";
   bool find_unused_parameters = false;
+  std::int64_t max_restarts = 0;
   bool scale_lr = false;
   bool replicated_samples = false;
   bool sync_batchnorm = false;

@@ -246,6 +246,7 @@ void read_settings(Judgement& j) {
   f.in_slurm_step = j.machine.in_slurm_step;
   f.communication = t.communication;
   f.gradient_compression = t.gradient_compression;
+  f.max_restarts = t.max_restarts;
   f.find_unused_parameters = t.find_unused_parameters;
   f.scale_lr = t.scale_lr;
   f.replicated_samples = e.data.sampler == "replicated";

@@ -18,9 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// GPUs of all ranks of a machine.
-std::int64_t gpus_a_rank(const plan::Plan& plan) { return plan.devices_per_process; }
-
 bool is_slurm(const launch::Topology& topology) {
   return topology.started.starter == launch::Starter::slurm;
 }
@@ -113,7 +110,7 @@ void Launchers::hold_gpus(const config::Experiment& experiment, const plan::Plan
   const host::Environment& environment = host::system_environment();
   const auto visible =
       host::visible_gpus(host::system_machine().gpus(), environment.get("CUDA_VISIBLE_DEVICES"));
-  const std::int64_t each = gpus_a_rank(plan);
+  const std::int64_t each = plan.devices_per_process;
   if (is_slurm(topology_)) {
     for (std::int64_t i = 0; i < topology_.ranks_here; ++i) {
       devices_.push_back(launch::devices_of_rank(static_cast<std::int64_t>(visible.size()),

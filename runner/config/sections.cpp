@@ -305,7 +305,8 @@ static_assert(registry::covers<Logger>(kLogger));
 constexpr auto kDebug = registry::rows<Debug>({
     {.name = "fail",
      .member = &Debug::fail,
-     .doc = "make one rank fail: \"rank=1,step=3\", with how=throw, kill, exit, hang or memory",
+     .doc = "make one rank fail: \"rank=1,step=3\", with how=throw, kill, abort, exit, hang, stop "
+            "or memory, and attempts=n",
      .resume = Resume::free},
 });
 static_assert(registry::covers<Debug>(kDebug));

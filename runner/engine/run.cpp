@@ -472,8 +472,8 @@ int test(const Process& p) {
   const Loss loss = make_loss(experiment.loss.name, experiment.loss.options);
   const auto strategy = make_strategy({plan, experiment, loss, *precision, p.group, p.devices});
   strategy->setup(network, {});
-  const std::int64_t batch =
-      experiment.data.eval_batch_size.value_or(experiment.data.batch_size) * p.group.size();
+  const std::int64_t batch = experiment.data.eval_batch_size.value_or(experiment.data.batch_size) *
+                             replicas_of(plan) * p.group.size();
   Evaluator evaluator(*samples, spec,
                       {.batch_size = batch,
                        .batches = (samples->size() + batch - 1) / batch,
@@ -489,7 +489,9 @@ int test(const Process& p) {
                        .dtype = precision->dtype()});
   report::Progress progress = make_progress(p);
   Agreement agreement(p.group, p.signal, p.clock, [] { return false; });
+  p.enter(host::Phase::validating);
   const auto figures = evaluator.run(*strategy, progress, p.group, [&] {
+    if (p.heartbeat != nullptr) p.heartbeat->beats.fetch_add(1, std::memory_order_relaxed);
     agreement.tick();
     return agreement.signal() != 0;
   });

@@ -4,10 +4,14 @@
 
 namespace runner::engine {
 
+std::int64_t replicas_of(const plan::Plan& plan) {
+  return plan.backend == "balanced" ? 1 : plan.devices_per_process;
+}
+
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options) {
   const std::string& backend = options.plan.backend;
   const bool alone = options.group.size() == 1 && options.devices.size() == 1;
-  if (alone && backend != "tpu") return make_single(options);
+  if (alone) return make_single(options);
   const bool replicas = options.devices.size() > 1;
   if (backend == "ddp" || backend == "horovod") return make_distributed(options);
   // With one device a process ddp2 is ddp, which sends gradients while it computes them.

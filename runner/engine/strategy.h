@@ -77,6 +77,9 @@ struct StrategyOptions {
   std::vector<at::Device> devices;  ///< of this process, root first; CPU devices stand for threads
 };
 
+/// Devices that a process splits each batch among.
+[[nodiscard]] std::int64_t replicas_of(const plan::Plan& plan);
+
 /// The plan's backend. Throws std::logic_error for one without an implementation.
 [[nodiscard]] std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options);
 

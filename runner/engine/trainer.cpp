@@ -53,11 +53,15 @@ void clip(const std::vector<at::Tensor>& gradients, double largest) {
   const at::NoGradGuard no_grad;
   const auto parts = by_device(gradients);
   std::vector<at::Tensor> norms;
-  for (const auto& [device, part] : parts) {
-    const at::Tensor norm = at::stack(at::_foreach_norm(part, 2)).norm(2);
-    norms.push_back(norm.to(parts.front().first));
+  if (parts.size() == 1) {
+    norms = at::_foreach_norm(gradients, 2);
+  } else {
+    // One by one, so that the sum doesn't depend on which device holds which.
+    for (const at::Tensor& gradient : gradients) {
+      norms.push_back(gradient.norm(2).to(parts.front().first));
+    }
   }
-  const at::Tensor norm = norms.size() == 1 ? norms.front() : at::stack(norms).norm(2);
+  const at::Tensor norm = at::stack(norms).norm(2);
   const at::Tensor factor = at::clamp_max(largest / (norm + 1e-6), 1.0);
   for (const auto& [device, part] : parts) at::_foreach_mul_(part, factor.to(device));
 }
@@ -81,11 +85,6 @@ at::Tensor generator_state(at::Generator generator) {
 void set_generator_state(at::Generator generator, const at::Tensor& state) {
   const std::scoped_lock lock(generator.mutex());
   generator.set_state(state);
-}
-
-/// Devices that a process splits each batch among.
-std::int64_t replicas(const plan::Plan& plan) {
-  return plan.backend == "balanced" ? 1 : plan.devices_per_process;
 }
 
 double mean(const std::vector<TrainingState::Losses>& all) {
@@ -234,7 +233,7 @@ Fit::Fit(const Training& training, const std::optional<Snapshot>& resume)
       root_(training.devices.front()),
       leads_(training.group.leads()),
       shares_samples_(e_.data.sampler != "replicated"),
-      batch_size_(e_.data.batch_size * replicas(training.plan) *
+      batch_size_(e_.data.batch_size * replicas_of(training.plan) *
                   (shares_samples_ ? training.group.size() : 1)),
       batches_(training.plan.batches_per_epoch),
       max_steps_(training.plan.max_steps),
@@ -317,7 +316,7 @@ LoaderOptions Fit::validation_loading() const {
   // A run that overfits validates on the very batches that it trains on.
   if (e_.trainer.overfit_batches > 0) return loading;
   loading.batch_size =
-      e_.data.eval_batch_size.value_or(e_.data.batch_size) * replicas(t_.plan) * t_.group.size();
+      e_.data.eval_batch_size.value_or(e_.data.batch_size) * replicas_of(t_.plan) * t_.group.size();
   loading.part = t_.group.rank();
   loading.parts = t_.group.size();
   loading.batches = t_.plan.validation_batches;

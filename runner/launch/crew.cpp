@@ -1,5 +1,7 @@
 #include "runner/launch/crew.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
@@ -43,7 +45,7 @@ void add_devices(const CrewPlan& crew, std::int64_t index, std::vector<std::stri
 }  // namespace
 
 std::vector<std::string> worker_environment(const CrewPlan& crew, std::int64_t index,
-                                            int heartbeat_fd, int cores) {
+                                            int heartbeat_fd, int cores, bool is_bound) {
   const Topology& t = crew.topology;
   std::vector<std::string> all = {
       "RANK=" + std::to_string(t.first_rank + index),
@@ -68,7 +70,9 @@ std::vector<std::string> worker_environment(const CrewPlan& crew, std::int64_t i
   // Else every process takes all cores, and they only get in each other's way.
   if (crew.plan.devices.type == "cpu" && t.local_size > 1 &&
       std::getenv("OMP_NUM_THREADS") == nullptr) {
-    const std::int64_t threads = std::max<std::int64_t>(1, cores / t.local_size);
+    // A launcher that was bound to cores of its own shares them with nobody.
+    const std::int64_t sharers = is_bound ? t.ranks_here : t.local_size;
+    const std::int64_t threads = std::max<std::int64_t>(1, cores / sharers);
     all.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
   }
   return all;
@@ -78,12 +82,13 @@ Crew::Crew(const CrewPlan& plan, const sigset_t& mask)
     : first_rank_(plan.topology.first_rank),
       page_(host::HeartbeatPage::create(static_cast<std::size_t>(plan.topology.ranks_here))) {
   const int cores = host::system_machine().cpu_count();
+  const bool is_bound = cores < sysconf(_SC_NPROCESSORS_ONLN);
   workers_.reserve(page_.ranks());
   for (std::int64_t i = 0; i < plan.topology.ranks_here; ++i) {
     const std::int64_t rank = first_rank_ + i;
     WorkerStart start{.program = plan.worker,
                       .plan_file = plan.plan_file,
-                      .environment = worker_environment(plan, i, page_.fd(), cores),
+                      .environment = worker_environment(plan, i, page_.fd(), cores, is_bound),
                       .inherited = {page_.fd()},
                       .log = {}};
     if (rank == 0 && plan.store_fd >= 0) start.inherited.push_back(plan.store_fd);

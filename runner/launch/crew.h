@@ -55,9 +55,11 @@ struct CrewPlan {
   std::vector<std::vector<std::int64_t>> devices;  ///< SLURM's: per rank here, among the visible
 };
 
-/// "NAME=value" for the worker `index` of the launcher. `cores` is what this process may use.
+/// "NAME=value" for the worker `index` of the launcher. `cores` is what this process may use,
+/// `is_bound` whether that is less than the machine has.
 [[nodiscard]] std::vector<std::string> worker_environment(const CrewPlan& crew, std::int64_t index,
-                                                          int heartbeat_fd, int cores);
+                                                          int heartbeat_fd, int cores,
+                                                          bool is_bound = false);
 
 class Crew {
  public:

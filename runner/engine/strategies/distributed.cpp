@@ -29,7 +29,8 @@ class Bf16Hook : public c10d::CommHookInterface {
     const at::Tensor full = bucket.getBuffer();
     std::vector<at::Tensor> narrow{full.to(at::kBFloat16).div_(processes_->getSize())};
     return processes_->allreduce(narrow)->getFuture()->then(
-        [full, narrow](c10::ivalue::Future& /*done*/) -> c10::IValue {
+        [full, narrow](c10::ivalue::Future& done) -> c10::IValue {
+          (void)done.value();  // throws what the exchange threw
           at::Tensor result = full;
           result.copy_(narrow.front());
           return result;
