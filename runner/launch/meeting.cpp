@@ -96,7 +96,7 @@ std::string launcher_text(std::int64_t launcher, const std::string& host, std::i
 
 /// Sends a last message over connections that are about to close, and waits until the other sides
 /// have: a close with something unread would take the message away again.
-void say_farewell(std::vector<Connection*> connections, std::string_view message) {
+void say_farewell(const std::vector<Connection*>& connections, std::string_view message) {
   for (Connection* c : connections) c->send(message);
   const TimePoint end = steady_clock::now() + kPartingTime;
   while (true) {

@@ -238,7 +238,7 @@ std::string plan_name(const plan::Plan& plan) {
 /// "step 400" of .../step-0000000400; "the start" when there is no checkpoint.
 std::string origin_text(const plan::Plan& plan) {
   if (!plan.resume_from) return "the start";
-  const std::string name = fs::path(*plan.resume_from).filename().string();
+  std::string name = fs::path(*plan.resume_from).filename().string();
   const std::size_t digits = name.find_last_not_of("0123456789") + 1;
   if (digits >= name.size()) return name;
   const std::size_t first = std::min(name.find_first_not_of('0', digits), name.size() - 1);
