@@ -251,7 +251,10 @@ plan::Plan draft(const Judged& judged, plan::Mode mode, const Options& options) 
 
 void take_gpus(const Launchers& launchers, const config::Experiment& experiment, plan::Plan& plan) {
   if (launchers.gpus().empty()) return;
-  plan.devices.ids = launchers.gpus();
+  plan.devices.ids.clear();
+  for (const std::int64_t id : launchers.gpus()) {
+    if (id >= 0) plan.devices.ids.push_back(id);  // the others are picked by their own launchers
+  }
   if (experiment.trainer.auto_select_gpus) plan.devices.note = "picked because they are free";
 }
 

@@ -26,7 +26,7 @@ bool is_training(host::Phase phase) { return phase >= host::Phase::training; }
 std::string where(const Sign& sign) {
   if (sign.phase == host::Phase::done) return "done";
   if (!is_training(sign.phase) || sign.step == 0) return std::string(to_text(sign.phase));
-  const std::string step = "in step " + std::to_string(sign.step);
+  std::string step = "in step " + std::to_string(sign.step);
   if (sign.phase == host::Phase::training) return step;
   return step + " (" + std::string(to_text(sign.phase)) + ")";
 }

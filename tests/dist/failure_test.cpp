@@ -481,6 +481,24 @@ TEST_CASE("T54: a SIGTERM for one rank stops all of them at one step, saved") {
   }
 }
 
+TEST_CASE("stop: a signal that reaches launcher and ranks alike is one request, and saved") {
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const Bench t(kEndless);
+    const e2e::Result result = t.run(quietly(ranks), [&](pid_t launcher) {
+      CHECK(t.wait_for_training(ranks));
+      kill(launcher, SIGTERM);
+      for (int rank = 0; rank < ranks; ++rank) (void)signal_rank(t, rank, SIGTERM);
+    });
+    CAPTURE(result.err);
+    CHECK(result.status == 128 + SIGTERM);
+    const std::string log = e2e::read_file(t.last_run() / "runner.log");
+    const store::CheckpointFolder folder(t.last_run() / "checkpoints");
+    REQUIRE_FALSE(folder.list().empty());
+    CHECK(has(log, "ended at step " + std::to_string(folder.list().front()) + " "));
+  }
+}
+
 TEST_CASE("stop: a second SIGINT ends all ranks at once") {
   const Bench t(
       "name = \"t\"\n[model]\nname = \"resnet\"\ndepth = 18\n[dataset]\nname = \"synthetic\"\n"

@@ -71,6 +71,29 @@ TEST_CASE("ranks: the same run twice gives the same weights and metrics to the b
   }
 }
 
+TEST_CASE("replicas and stages: the same bits when run again, and when stopped and resumed") {
+  const std::vector<Backend> of_one_process = {{"dp", {"trainer.backend=dp"}},
+                                               {"balanced", {"trainer.backend=balanced"}}};
+  for (const Backend& backend : of_one_process) {
+    for (const int devices : {2, 3}) {
+      CAPTURE(backend.name);
+      CAPTURE(devices);
+      const Bench again(kRich);
+      CHECK(end_of(again.train(devices, backend)) == uninterrupted(devices, backend));
+      const Bench t(kRich);
+      const e2e::Result stopped = t.run(several(devices, backend), [&](pid_t pid) {
+        CHECK(t.wait_for_checkpoint());
+        kill(pid, SIGTERM);
+      });
+      CAPTURE(stopped.err);
+      if (stopped.status == 0) continue;  // it was faster than the signal
+      REQUIRE(stopped.status == 128 + SIGTERM);
+      finish(t);
+      CHECK(end_of(t.last_run()) == uninterrupted(devices, backend));
+    }
+  }
+}
+
 TEST_CASE(
     "ranks: stopped by SIGTERM anywhere and resumed, the end is that of a run never stopped") {
   for (const Backend& backend : backends()) {
