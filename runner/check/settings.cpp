@@ -3,6 +3,7 @@
 
 #include "runner/check/gpus.h"
 #include "runner/check/passes.h"
+#include "runner/check/text.h"
 #include "runner/check/time_text.h"
 #include "runner/config/fault.h"
 
@@ -233,6 +234,18 @@ void read_fault(Judgement& j) {
               "memory");
 }
 
+/// A fault of a rank that doesn't exist would never come.
+void need_rank_of_fault(Judgement& j) {
+  const auto& text = j.experiment.debug.fail;
+  const auto fault = text ? config::parse_fault(*text) : std::nullopt;
+  const std::int64_t world = j.verdict.num_nodes * j.verdict.processes_per_node;
+  if (!fault || j.verdict.all_gpus || fault->rank < world) return;
+  j.bad_value(diag::Code::bad_value,
+              "'debug.fail': the run has " + counted(world, "rank") + ", and rank " +
+                  std::to_string(fault->rank) + " is asked to fail",
+              "debug.fail", "ranks count from 0");
+}
+
 void read_settings(Judgement& j) {
   const config::Experiment& e = j.experiment;
   const config::Trainer& t = e.trainer;
@@ -290,6 +303,7 @@ void judge_settings(Judgement& j) {
   read_fault(j);
   j.apply(Stage::settings);
   resolve_devices(j);
+  need_rank_of_fault(j);
   infer_micro_batches(j);
 }
 

@@ -175,7 +175,7 @@ std::string help_text() {
   line("--format FORMAT", "text (default), json or github for --check; text or json for --plan");
   line("--here", "--check, --plan: judge for this machine's GPUs, files and disk too");
   line("--gpus-available N", "--check, --plan: judge for a machine with N GPUs");
-  line("--quiet", "no plan, no progress; errors only");
+  line("--quiet", "no plan, no progress; warnings and errors only");
   line("--node-rank N", "of several nodes started by hand: this one's number, from 0");
   line("--master-addr HOST", "of several nodes started by hand: where node 0 is");
   line("--master-port PORT", "of several nodes started by hand: a port that is free on node 0");

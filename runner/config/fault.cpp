@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <string>
 #include <utility>
 
 namespace runner::config {
@@ -36,6 +37,7 @@ bool read_how(std::string_view text, How& how) {
 std::optional<Fault> parse_fault(std::string_view text) {
   Fault fault;
   bool has_step = false;
+  std::string seen;
   while (true) {
     const std::string_view item = text.substr(0, text.find(','));
     const std::size_t equals = item.find('=');
@@ -46,7 +48,8 @@ std::optional<Fault> parse_fault(std::string_view text) {
                        (key == "step" && read_number(value, 1, fault.step)) ||
                        (key == "attempts" && read_number(value, 1, fault.attempts)) ||
                        (key == "how" && read_how(value, fault.how));
-    if (!known) return {};
+    if (!known || seen.find(key) != seen.npos) return {};
+    seen += std::string(key) + " ";
     has_step = has_step || key == "step";
     if (item.size() == text.size()) break;
     text.remove_prefix(item.size() + 1);

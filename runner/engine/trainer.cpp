@@ -169,6 +169,7 @@ class Fit {
   void restore(const Snapshot& snapshot);
   void restore_generators(const Snapshot& snapshot);
   void report_changes();
+  [[nodiscard]] std::int64_t move_within_epoch();
   void count_steps();
   [[nodiscard]] static std::string name_on(std::int64_t rank, const std::string& generator);
   [[nodiscard]] std::vector<NamedTensor> gather_generators();
@@ -700,6 +701,18 @@ void Fit::restore(const Snapshot& snapshot) {
   }
 }
 
+/// Finds the batch to go on with when batches have another size than those so far; returns how many
+/// samples of the epoch come a second time.
+std::int64_t Fit::move_within_epoch() {
+  const std::int64_t samples = t_.train.size();
+  const std::int64_t seen = std::min(state_.batch * state_.batch_size, samples);
+  state_.batch = batches_;
+  if (seen == samples) return 0;
+  state_.batch = std::min(seen / batch_size_, batches_);
+  state_.batch -= state_.batch % e_.trainer.accumulate;
+  return seen - state_.batch * batch_size_;
+}
+
 /// Says what another number of processes changes, and places the run within it.
 void Fit::report_changes() {
   const int before = state_.world_size();
@@ -716,17 +729,19 @@ void Fit::report_changes() {
     all.weight += losses.weight;
   }
   if (leads_) losses_.reset(all.sum, all.weight);
-  const std::int64_t seen = state_.batch * state_.batch_size;
-  state_.batch = std::min(seen / batch_size_, batches_ - 1);
-  state_.batch -= state_.batch % e_.trainer.accumulate;
   state_.buckets.clear();
+  const bool other_steps = state_.batch_size != batch_size_;
+  const std::int64_t again = other_steps ? move_within_epoch() : 0;
   if (!leads_) return;
-  std::string text = "the run used " + std::to_string(before) +
-                     (before == 1 ? " process" : " processes") + " and goes on with " +
-                     std::to_string(now) + ": a step takes " + std::to_string(batch_size_) +
-                     " samples instead of " + std::to_string(state_.batch_size) +
-                     ", and results are no longer those of an uninterrupted run to the bit";
-  if (const std::int64_t again = seen - state_.batch * batch_size_; again > 0) {
+  std::string text = before == now ? std::string("the run goes on with other steps: ")
+                                   : "the run used " + std::to_string(before) +
+                                         (before == 1 ? " process" : " processes") +
+                                         " and goes on with " + std::to_string(now) + ": ";
+  text += other_steps ? "a step takes " + std::to_string(batch_size_) + " samples instead of " +
+                            std::to_string(state_.batch_size)
+                      : std::string("sums have another order, dropout other random numbers");
+  text += ", and results are no longer those of an uninterrupted run to the bit";
+  if (again > 0) {
     text += "; " + report::format_count(again, "sample") + " of this epoch " +
             (again == 1 ? "comes" : "come") + " a second time";
   }

@@ -176,7 +176,9 @@ class Hands {
       result.push_back({*signal, passed_ != 0});
       passed_ = *signal;
       last_ = now;
-      if (crew_) crew_->signal(*signal == SIGHUP ? SIGTERM : *signal);
+      if (!crew_) continue;
+      crew_->signal(*signal == SIGHUP ? SIGTERM : *signal);
+      crew_->signal(SIGCONT);  // a worker that is stopped must hear it too
     }
     return result;
   }
