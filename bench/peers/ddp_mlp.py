@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-BATCH, WIDTH, CLASSES, WARM_UP = 64, 1024, 10, 10
+BATCH, INPUTS, WIDTH, CLASSES, WARM_UP = 64, 784, 1024, 10, 10
 
 
 def work(rank, processes, steps, port):
@@ -21,13 +21,13 @@ def work(rank, processes, steps, port):
     dist.init_process_group("gloo", rank=rank, world_size=processes)
     torch.manual_seed(1)
     model = torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(),
+        torch.nn.Linear(INPUTS, WIDTH), torch.nn.ReLU(),
         torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(),
         torch.nn.Linear(WIDTH, CLASSES))
     if processes > 1:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    inputs = torch.randn(steps + WARM_UP, BATCH, WIDTH)
+    inputs = torch.randn(steps + WARM_UP, BATCH, INPUTS)
     targets = torch.randint(0, CLASSES, (steps + WARM_UP, BATCH))
     for i in range(steps + WARM_UP):
         if i == WARM_UP:

@@ -129,11 +129,6 @@ std::vector<Sign> Crew::signs() const {
   return signs;
 }
 
-bool Crew::running() const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [](const WorkerProcess& w) { return w.running(); });
-}
-
 void Crew::signal(int signal) const {
   for (const WorkerProcess& worker : workers_) worker.signal(signal);
 }

@@ -71,7 +71,6 @@ class Crew {
   /// Of those that have ended since the last call.
   [[nodiscard]] std::vector<RankEnd> take_ends();
   [[nodiscard]] std::vector<Sign> signs() const;  ///< by rank, the launcher's first one first
-  [[nodiscard]] bool running() const;
   void signal(int signal) const;
   void kill() const;
 

@@ -143,7 +143,6 @@ class Hands {
     crew_.reset();
     crew_.emplace(plan, signals_.old_mask());
   }
-  [[nodiscard]] bool running() const { return crew_ && crew_->running(); }
   [[nodiscard]] std::vector<RankEnd> take_ends() {
     return crew_ ? crew_->take_ends() : std::vector<RankEnd>();
   }
