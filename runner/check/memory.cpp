@@ -62,6 +62,16 @@ std::vector<std::int64_t> micro_batch_bytes(const graph::Graph& graph, const Mem
 
 }  // namespace
 
+MemoryTask memory_task(const config::Experiment& experiment, std::string_view precision,
+                       std::int64_t batch_size) {
+  MemoryTask task{.precision = precision, .optimizer_tensors = 0, .batch_size = batch_size};
+  if (experiment.optimizer.entry != nullptr) {
+    const auto& optimizer = static_cast<const components::Optimizer&>(*experiment.optimizer.entry);
+    task.optimizer_tensors = optimizer.state_tensors(experiment.optimizer.options);
+  }
+  return task;
+}
+
 Memory estimate_memory(const graph::Graph& graph, const MemoryTask& task) {
   Memory memory = state_memory(graph.parameter_count(), graph.buffer_count(), task);
   memory.activations = product(activations_of_sample(graph, task), task.batch_size);
@@ -132,18 +142,12 @@ std::int64_t largest_batch(const graph::Graph& graph, MemoryTask task, std::int6
 
 namespace {
 
-MemoryTask memory_task(const Judgement& j) {
-  const config::Experiment& e = j.experiment;
-  MemoryTask task{
-      .precision = j.verdict.precision, .optimizer_tensors = 0, .batch_size = e.data.batch_size};
+MemoryTask task_of(const Judgement& j) {
+  std::int64_t batch_size = j.experiment.data.batch_size;
   // No batch is larger than the dataset, whatever the file says.
   const std::int64_t samples = j.verdict.data.train_size;
-  if (samples > 0) task.batch_size = std::min(task.batch_size, samples);
-  if (e.optimizer.entry != nullptr) {
-    const auto& optimizer = static_cast<const components::Optimizer&>(*e.optimizer.entry);
-    task.optimizer_tensors = optimizer.state_tensors(e.optimizer.options);
-  }
-  return task;
+  if (samples > 0) batch_size = std::min(batch_size, samples);
+  return memory_task(j.experiment, j.verdict.precision, batch_size);
 }
 
 Memory& operator+=(Memory& sum, const Memory& more) {
@@ -256,7 +260,7 @@ void judge_disk(Judgement& j) {
 
 void judge_costs(Judgement& j) {
   if (!j.verdict.graph) return;
-  const MemoryTask task = memory_task(j);
+  const MemoryTask task = task_of(j);
   if (j.facts.on_gpu()) j.verdict.device_memory = j.machine.gpu_memory_bytes;
   const auto partition = partition_task(j);
   if (partition) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runner/check/cost.h"
+#include "runner/config/experiment.h"
 #include "runner/graph/graph.h"
 #include "runner/graph/partition.h"
 
@@ -18,6 +19,9 @@ struct MemoryTask {
   int optimizer_tensors = 0;    ///< of a weight's size, for each weight
   std::int64_t batch_size = 1;  ///< samples that the device works on at once
 };
+
+[[nodiscard]] MemoryTask memory_task(const config::Experiment& experiment,
+                                     std::string_view precision, std::int64_t batch_size);
 
 /// Bytes on each device: weights with buffers (and, with autocast, their copies in 16 bits),
 /// gradients, optimizer state, and the activations that a batch's backward pass needs.

@@ -85,14 +85,7 @@ int main(int argc, char** argv) {
     std::cerr << "usage: runner-worker PLAN.json   (runner starts it)\n";
     return static_cast<int>(runner::diag::Exit::invalid);
   }
-  std::set_terminate([] {
-    try {
-      if (const auto error = std::current_exception()) std::rethrow_exception(error);
-      report_and_end();
-    } catch (...) {
-      report_and_end();
-    }
-  });
+  std::set_terminate(report_and_end);
   int status = 0;
   try {
     status = runner::engine::run_plan(runner::plan::from_json(read_file(arguments.front())), signal,

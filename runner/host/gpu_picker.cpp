@@ -72,12 +72,6 @@ std::string held_by(int fd) {
               "remove it, or name the GPUs in trainer.gpus");
 }
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : ", ") + part;
-  return out;
-}
-
 [[noreturn]] void fail_too_few(std::size_t asked, std::size_t free, std::size_t candidates,
                                const std::vector<std::string>& busy) {
   std::string message = std::to_string(asked) + " free " + gpus_word(asked) +

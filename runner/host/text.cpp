@@ -79,4 +79,10 @@ std::string quote(std::string_view text) {
   return std::string("'").append(escape_text(text)) += '\'';
 }
 
+std::string join(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
+  return all;
+}
+
 }  // namespace runner::host

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace runner::host {
 
@@ -24,5 +25,8 @@ struct CodePoint {
 
 /// 'text' in single quotes, escaped: how messages quote what a person wrote.
 [[nodiscard]] std::string quote(std::string_view text);
+
+/// "a, b, c".
+[[nodiscard]] std::string join(const std::vector<std::string>& texts);
 
 }  // namespace runner::host

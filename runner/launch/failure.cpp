@@ -76,6 +76,10 @@ std::string ranks_text(std::span<const std::int64_t> ranks) {
   return text;
 }
 
+std::string seconds_text(std::chrono::milliseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+}
+
 std::string signal_text(int signal) {
   std::string text = "signal " + std::to_string(signal);
   if (const char* name = sigabbrev_np(signal)) text += " (SIG" + std::string(name) + ")";

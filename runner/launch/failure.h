@@ -1,6 +1,7 @@
 // launch: why a run failed, as the launchers tell each other, the run folder and the person.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -34,6 +35,8 @@ struct Failure {
 
 /// "rank 2", "ranks 0-3", "ranks 0-1, 5"; `ranks` in rising order, not empty.
 [[nodiscard]] std::string ranks_text(std::span<const std::int64_t> ranks);
+/// "5 s"; what is over a whole number of seconds is left out.
+[[nodiscard]] std::string seconds_text(std::chrono::milliseconds time);
 /// "signal 9 (SIGKILL)".
 [[nodiscard]] std::string signal_text(int signal);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runner/diag/error.h"
+#include "runner/host/text.h"
 #include "runner/launch/address.h"
 #include "runner/launch/failure.h"
 #include "runner/launch/nonce.h"
@@ -77,14 +78,6 @@ std::string master_host(const Topology& topology) {
   return host.empty() ? std::string(kDefaultHost) : host;
 }
 
-std::string seconds_text(std::chrono::seconds time) { return std::to_string(time.count()) + " s"; }
-
-std::string join(const std::vector<std::string>& texts) {
-  std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
-  return all;
-}
-
 /// "launcher 1 (h2, ranks 2-3)"; without the host where it isn't known.
 std::string launcher_text(std::int64_t launcher, const std::string& host, std::int64_t first_rank,
                           std::int64_t ranks) {
@@ -130,7 +123,7 @@ std::string name_of_port(const Topology& topology) {
   const std::string named = host == number ? host : "'" + host + "' is " + number + ", which";
   throw diag::Error(
       diag::Exit::machine,
-      named + " is no address of this machine (it has " + join(machine_addresses()) + ")",
+      named + " is no address of this machine (it has " + host::join(machine_addresses()) + ")",
       "the leader, node rank 0, must run on the machine of " + name_of_host(topology));
 }
 
@@ -144,10 +137,11 @@ std::string reachable_host(const Topology& topology, const std::string& host) {
   if (number || !only_loopback || topology.num_nodes == 1) return host;
   const std::vector<std::string> own = machine_addresses();
   if (own.size() == 1) return own.front();
-  throw diag::Error(diag::Exit::machine,
-                    "'" + host + "' is " + found.front().host() +
-                        " on this machine, which no other machine can reach",
-                    "give one of its addresses (" + join(own) + ") as " + name_of_host(topology));
+  throw diag::Error(
+      diag::Exit::machine,
+      "'" + host + "' is " + found.front().host() +
+          " on this machine, which no other machine can reach",
+      "give one of its addresses (" + host::join(own) + ") as " + name_of_host(topology));
 }
 
 /// Under torchrun the named host is that of its store, which may be another machine.

@@ -54,10 +54,6 @@ WatchTime silence_limit(const plan::Plan& plan) {
                     kLongestSilence);
 }
 
-std::string seconds_text(WatchTime time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
-}
-
 /// Time as this process lives through it: while it is stopped, or the machine sleeps, the ranks
 /// can't be judged, and nothing may seem overdue right after.
 class AttentiveClock {

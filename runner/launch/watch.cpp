@@ -17,10 +17,6 @@ constexpr int kFailed = static_cast<int>(diag::Exit::failed);
 /// Collectives have the same limit as the watch: one of them may be the first to say so.
 WatchTime slack(WatchTime timeout) { return std::min(WatchTime(2000), timeout / 2); }
 
-std::string seconds_text(WatchTime time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
-}
-
 bool is_training(host::Phase phase) { return phase >= host::Phase::training; }
 
 std::string where(const Sign& sign) {

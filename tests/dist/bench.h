@@ -152,12 +152,7 @@ struct Bench {
   }
   /// The run folders, oldest first.
   [[nodiscard]] std::vector<fs::path> runs() const {
-    std::vector<fs::path> result;
-    if (!fs::exists(folder.path() / "runs/t")) return result;
-    for (const auto& entry : fs::directory_iterator(folder.path() / "runs/t"))
-      result.push_back(entry.path());
-    std::sort(result.begin(), result.end());
-    return result;
+    return e2e::entries(folder.path() / "runs/t");
   }
   [[nodiscard]] fs::path last_run() const {
     REQUIRE(!runs().empty());

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -118,6 +119,17 @@ inline Result runner(std::vector<std::string> arguments, std::filesystem::path f
   return run({.arguments = std::move(arguments),
               .environment = std::move(environment),
               .folder = std::move(folder)});
+}
+
+/// What lies in a folder, by name; nothing if there is no such folder.
+inline std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> result;
+  if (!std::filesystem::exists(folder)) return result;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    result.push_back(entry.path());
+  }
+  std::sort(result.begin(), result.end());
+  return result;
 }
 
 inline std::string read_file(const std::filesystem::path& path) {

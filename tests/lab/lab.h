@@ -115,12 +115,7 @@ class Bench {
 
   /// The run folders of the experiment, oldest first.
   [[nodiscard]] std::vector<std::filesystem::path> runs() const {
-    std::vector<std::filesystem::path> result;
-    std::error_code none;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() / "runs/t", none))
-      result.push_back(entry.path());
-    std::sort(result.begin(), result.end());
-    return result;
+    return e2e::entries(folder_.path() / "runs/t");
   }
   [[nodiscard]] std::filesystem::path only_run() const {
     REQUIRE(runs().size() == 1);

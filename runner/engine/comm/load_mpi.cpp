@@ -1,35 +1,21 @@
-#include <dlfcn.h>
-
 #include "runner/diag/error.h"
 #include "runner/engine/comm/backends.h"
 #include "runner/engine/comm/mpi.h"
+#include "runner/engine/plugin.h"
 
 namespace runner::engine {
 
 namespace mpi {
 
 const Api& load(const std::filesystem::path& folder) {
-  const std::filesystem::path library = folder / "librunner-mpi.so";
-  if (!std::filesystem::exists(library)) {
-    throw diag::Error(
-        diag::Exit::machine,
-        "this build of runner-worker can't use MPI: '" + library.string() + "' is missing",
-        "install libopenmpi-dev and openmpi-bin, or another MPI (scripts/setup does), and build "
-        "again; or use trainer.backend = \"ddp\"");
-  }
-  // Never closed: LibTorch keeps pointers into it. Global: Open MPI's plug-ins look there for MPI.
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) {
-    throw diag::Error(diag::Exit::machine, "cannot load '" + library.string() + "': " + dlerror(),
-                      "is the MPI that it was built with (openmpi-bin) still installed?");
-  }
-  const auto get = reinterpret_cast<const Api* (*)()>(dlsym(handle, "runner_mpi_api"));
-  const Api* api = get == nullptr ? nullptr : get();
-  if (api == nullptr || api->version != Api::kVersion) {
-    throw diag::Error(diag::Exit::machine,
-                      "'" + library.string() + "' is of another build than runner-worker");
-  }
-  return *api;
+  return load_plugin<Api>(
+      folder,
+      {.file = "librunner-mpi.so",
+       .symbol = "runner_mpi_api",
+       .use = "MPI",
+       .to_build = "install libopenmpi-dev and openmpi-bin, or another MPI (scripts/setup does), "
+                   "and build again; or use trainer.backend = \"ddp\"",
+       .to_load = "is the MPI that it was built with (openmpi-bin) still installed?"});
 }
 
 }  // namespace mpi

@@ -24,7 +24,6 @@
 #include <utility>
 
 #include "runner/check/memory.h"
-#include "runner/components/component.h"
 #include "runner/engine/loader.h"
 #include "runner/engine/seed.h"
 #include "runner/engine/strategies/channel.h"
@@ -366,20 +365,12 @@ class Balanced : public Strategy {
     });
   }
 
-  [[nodiscard]] check::MemoryTask memory_task() const {
-    check::MemoryTask task{.precision = plan_.precision,
-                           .optimizer_tensors = 0,
-                           .batch_size = std::max<std::int64_t>(plan_.batch_size, micro_batches_)};
-    if (experiment_.optimizer.entry != nullptr) {
-      const auto& entry = static_cast<const components::Optimizer&>(*experiment_.optimizer.entry);
-      task.optimizer_tensors = entry.state_tensors(experiment_.optimizer.options);
-    }
-    return task;
-  }
-
   /// Cuts by the layers' FLOPs, then by their measured times.
   void cut() {
-    auto costs = check::layer_costs(network_->graph(), memory_task(), micro_batches_);
+    const auto batch_size = std::max<std::int64_t>(plan_.batch_size, micro_batches_);
+    auto costs = check::layer_costs(network_->graph(),
+                                    check::memory_task(experiment_, plan_.precision, batch_size),
+                                    micro_batches_);
     graph::PartitionTask task{.stages = static_cast<std::int64_t>(size()),
                               .micro_batches = micro_batches_,
                               .memory_limit = plan_.device_memory};
